@@ -1,0 +1,228 @@
+//! From tokens to sequence hashes.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::{BlockHash, BlockSize, Identity, SequenceHash};
+
+/// How tokens become hashes. One namespace has one scheme.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HashScheme {
+    /// XXH3-64 with a seed over little-endian u32 tokens; the first sequence hash is the block hash, each later one
+    /// hashes the previous sequence hash and the block hash, both little-endian. Source: contract MC7.
+    Xxh3 {
+        /// Seed of every XXH3 call.
+        seed: u64,
+    },
+    /// Chained 64-bit FNV-1a over whole tokens, for compatibility. Source: contract V8.
+    Fnv1a,
+}
+
+impl Default for HashScheme {
+    fn default() -> Self {
+        Self::Xxh3 { seed: 1337 }
+    }
+}
+
+const FNV_BASIS: u64 = 14_695_981_039_346_656_037;
+const FNV_PRIME: u64 = 1_099_511_628_211;
+
+impl HashScheme {
+    /// The hash of one block's tokens alone.
+    ///
+    /// For [`HashScheme::Fnv1a`] that is the block hashed as the first of a sequence.
+    pub fn block_hash(self, tokens: &[u32]) -> BlockHash {
+        match self {
+            Self::Xxh3 { seed } => {
+                // One block is at most 64 Ki tokens; typical ones (16 to 128 tokens) fit the stack buffer.
+                let mut small = [0u8; 512];
+                let bytes = tokens.len() * 4;
+                if bytes <= small.len() {
+                    for (slot, token) in small.chunks_exact_mut(4).zip(tokens) {
+                        slot.copy_from_slice(&token.to_le_bytes());
+                    }
+                    BlockHash(xxh3_64_with_seed(&small[..bytes], seed))
+                } else {
+                    let wide: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
+                    BlockHash(xxh3_64_with_seed(&wide, seed))
+                }
+            }
+            Self::Fnv1a => BlockHash(fnv_step(0, tokens)),
+        }
+    }
+
+    /// The sequence hash of a block with `tokens`, after `parent` (`None`: first of its sequence).
+    pub fn extend(self, parent: Option<SequenceHash>, tokens: &[u32]) -> SequenceHash {
+        match self {
+            Self::Xxh3 { seed } => {
+                let own = self.block_hash(tokens).0;
+                let Some(parent) = parent else { return SequenceHash(own) };
+                let mut both = [0u8; 16];
+                both[..8].copy_from_slice(&parent.0.to_le_bytes());
+                both[8..].copy_from_slice(&own.to_le_bytes());
+                SequenceHash(xxh3_64_with_seed(&both, seed))
+            }
+            Self::Fnv1a => SequenceHash(fnv_step(parent.map_or(0, |parent| parent.0), tokens)),
+        }
+    }
+
+    /// Sequence hashes of the whole blocks of `tokens`, first block first; a trailing partial block has none.
+    ///
+    /// ```
+    /// use kv_blocks::{BlockSize, HashScheme};
+    ///
+    /// let tokens: Vec<u32> = (1..=40).collect();
+    /// let chain = HashScheme::default().chain(None, &tokens, BlockSize::new(16).unwrap());
+    /// assert_eq!(chain.len(), 2);
+    /// assert_eq!(chain[0].to_string(), "ea06fc71a5ee6e88");
+    /// ```
+    pub fn chain(self, parent: Option<SequenceHash>, tokens: &[u32], size: BlockSize) -> Vec<SequenceHash> {
+        let mut last = parent;
+        tokens
+            .chunks_exact(size.len())
+            .map(|block| {
+                let hash = self.extend(last, block);
+                last = Some(hash);
+                hash
+            })
+            .collect()
+    }
+}
+
+fn fnv_step(previous: u64, tokens: &[u32]) -> u64 {
+    let mut hash = FNV_BASIS ^ previous.wrapping_mul(FNV_PRIME);
+    for token in tokens {
+        hash = (hash ^ u64::from(*token)).wrapping_mul(FNV_PRIME);
+    }
+    hash
+}
+
+/// One prompt, cut into blocks on demand: chains are hashed the first time a block size is asked for.
+///
+/// Where the exact tokens are unknown, `tokens` are the prompt's bytes packed four to a token and `identity` says so:
+/// the two kinds live in different namespaces and never meet.
+#[derive(Debug)]
+pub struct PromptBlocks {
+    scheme: HashScheme,
+    identity: Identity,
+    tokens: Arc<[u32]>,
+    chains: Mutex<Vec<(BlockSize, Arc<[SequenceHash]>)>>,
+}
+
+impl PromptBlocks {
+    /// A prompt of exact `tokens`.
+    pub fn of_tokens(scheme: HashScheme, tokens: Arc<[u32]>) -> Self {
+        Self { scheme, identity: Identity::Tokens, tokens, chains: Mutex::default() }
+    }
+
+    /// A prompt known as text only: four bytes stand for one token.
+    pub fn of_text(scheme: HashScheme, text: &[u8]) -> Self {
+        let tokens = text
+            .chunks(4)
+            .map(|four| {
+                let mut word = [0u8; 4];
+                word[..four.len()].copy_from_slice(four);
+                u32::from_le_bytes(word)
+            })
+            .collect();
+        Self { scheme, identity: Identity::TextPrefix, tokens, chains: Mutex::default() }
+    }
+
+    /// Whether the tokens are exact or stand for text.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// The tokens (exact, or four bytes of text each).
+    pub fn tokens(&self) -> &Arc<[u32]> {
+        &self.tokens
+    }
+
+    /// Number of tokens; an estimate when [`PromptBlocks::identity`] is [`Identity::TextPrefix`].
+    pub fn token_count(&self) -> u32 {
+        u32::try_from(self.tokens.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Sequence hashes of the whole blocks of `size` tokens, computed once per size.
+    pub fn chain(&self, size: BlockSize) -> Arc<[SequenceHash]> {
+        let mut chains = self.chains.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, chain)) = chains.iter().find(|(known, _)| *known == size) {
+            return Arc::clone(chain);
+        }
+        let chain: Arc<[SequenceHash]> = self.scheme.chain(None, &self.tokens, size).into();
+        chains.push((size, Arc::clone(&chain)));
+        chain
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    const VECTORS: &str = include_str!("../../../tests/fixtures/xxh3_vectors.json");
+
+    fn number(text: &serde_json::Value) -> u64 {
+        text.as_str().unwrap().parse().unwrap()
+    }
+
+    #[test]
+    #[contract("MC7", "V10")]
+    fn xxh3_chains_equal_the_published_vectors() {
+        let vectors: serde_json::Value = serde_json::from_str(VECTORS).unwrap();
+        let cases = vectors["cases"].as_array().unwrap();
+        assert!(cases.len() > 20);
+        for case in cases {
+            let count = case["num_tokens"].as_u64().unwrap() as u32;
+            // The longest case gives its rule (1..=2048) in place of its tokens.
+            let tokens: Vec<u32> = case["tokens"].as_array().map_or_else(
+                || (1..=count).collect(),
+                |tokens| tokens.iter().map(|token| token.as_u64().unwrap() as u32).collect(),
+            );
+            let size = BlockSize::new(case["block_size"].as_u64().unwrap()).unwrap();
+            let scheme = HashScheme::Xxh3 { seed: case["seed"].as_u64().unwrap() };
+            let want: Vec<_> = case["seq_hashes"].as_array().unwrap().iter().map(|h| SequenceHash(number(h))).collect();
+            assert_eq!(scheme.chain(None, &tokens, size), want, "{}", case["name"]);
+            let blocks: Vec<_> = tokens.chunks_exact(size.len()).map(|block| scheme.block_hash(block)).collect();
+            let want: Vec<_> =
+                case["local_block_hashes"].as_array().unwrap().iter().map(|h| BlockHash(number(h))).collect();
+            assert_eq!(blocks, want, "{}", case["name"]);
+        }
+    }
+
+    #[test]
+    #[contract("V8", "V6", "V10")]
+    fn fnv_chain_follows_the_rule_token_by_token() {
+        let size = BlockSize::new(2).unwrap();
+        let chain = HashScheme::Fnv1a.chain(None, &[7, 8, 9, 10, 11], size);
+        let first = ((FNV_BASIS ^ 7).wrapping_mul(FNV_PRIME) ^ 8).wrapping_mul(FNV_PRIME);
+        let start = FNV_BASIS ^ first.wrapping_mul(FNV_PRIME);
+        let second = ((start ^ 9).wrapping_mul(FNV_PRIME) ^ 10).wrapping_mul(FNV_PRIME);
+        assert_eq!(chain, [SequenceHash(first), SequenceHash(second)]);
+    }
+
+    #[test]
+    fn a_chain_grown_from_its_middle_equals_the_whole() {
+        let tokens: Vec<u32> = (0..4096).map(|i| i * 7 + 1).collect();
+        for scheme in [HashScheme::default(), HashScheme::Fnv1a] {
+            for size in [1, 16, 200, 1024] {
+                let size = BlockSize::new(size).unwrap();
+                let whole = scheme.chain(None, &tokens, size);
+                let half = whole.len() / 2;
+                let rest = scheme.chain(half.checked_sub(1).map(|i| whole[i]), &tokens[half * size.len()..], size);
+                assert_eq!(whole[half..], rest);
+            }
+        }
+    }
+
+    #[test]
+    fn text_and_tokens_are_told_apart() {
+        let text = PromptBlocks::of_text(HashScheme::default(), b"abcdefgh!");
+        assert_eq!(text.identity(), Identity::TextPrefix);
+        assert_eq!(text.token_count(), 3);
+        assert_eq!(text.chain(BlockSize::new(1).unwrap()).len(), 3);
+        assert_eq!(text.chain(BlockSize::new(2).unwrap()).len(), 1);
+    }
+}

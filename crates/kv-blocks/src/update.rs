@@ -1,0 +1,44 @@
+//! What one event says about one target's cache, whoever published it.
+
+use std::sync::Arc;
+
+use crate::{BlockSize, EngineHash, Tier};
+
+/// A change of one target's cache. The target, and the model it serves, are known from the stream that carried it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum IndexUpdate {
+    /// Blocks became reusable.
+    Stored(Stored),
+    /// Blocks are gone from one tier.
+    Removed(Removed),
+    /// The device tier was emptied.
+    Cleared,
+}
+
+/// Consecutive blocks that became reusable.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stored {
+    /// What the engine calls the blocks, in sequence order.
+    pub hashes: Vec<EngineHash>,
+    /// The block before the first one; `None` starts a sequence.
+    pub parent: Option<EngineHash>,
+    /// `hashes.len() * block_size` tokens; the codec has checked the length.
+    pub tokens: Vec<u32>,
+    /// Tokens per block.
+    pub block_size: BlockSize,
+    /// LoRA adapter by name.
+    pub lora: Option<Arc<str>>,
+    /// Cache salt. Publishers name it on the first block only: later blocks inherit their parent's.
+    pub salt: Option<Arc<str>>,
+    /// Where the blocks are.
+    pub tier: Tier,
+}
+
+/// Blocks that are gone from one tier.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Removed {
+    /// What the engine calls the blocks; unknown ones are no error.
+    pub hashes: Vec<EngineHash>,
+    /// The tier they left.
+    pub tier: Tier,
+}
