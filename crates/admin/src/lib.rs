@@ -1,1 +1,64 @@
-//! admin
+//! The operators' listener: what the router knows, why it decided, and how it fares.
+//!
+//! It reads; the request path does not know it exists. Prompt text is nowhere in its answers.
+//!
+//! **Invariant**: off loopback nothing is answered without the token; on loopback only to a `Host` that is this
+//! machine, so that a page in a browser cannot read it under another name.
+
+mod access;
+mod answer;
+mod decisions;
+mod kv_index_routes;
+mod listener;
+mod metrics;
+mod models;
+mod streams;
+mod workers;
+
+use std::sync::Arc;
+
+use axum::{Router as Routes, routing::get};
+use fleet::Fleet;
+use kv_index::KvIndex;
+use net::Clock;
+use parking_lot::RwLock;
+use prometheus_client::registry::Registry;
+use routing::{Router, receipt::Ring};
+
+pub use access::{Access, Token};
+pub use listener::serve;
+
+/// Everything the listener reads.
+#[derive(Clone, Debug)]
+pub struct AdminParts {
+    /// The workers.
+    pub fleet: Arc<Fleet>,
+    /// Load and rates.
+    pub router: Arc<Router>,
+    /// Cache content.
+    pub index: Arc<KvIndex>,
+    /// Receipts.
+    pub ring: Arc<Ring>,
+    /// The metric families of all parts; `None` switches `/metrics` off.
+    pub registry: Option<Arc<RwLock<Registry>>>,
+    /// The clock.
+    pub clock: Clock,
+}
+
+/// All routes of the listener. A path that is not here answers `unknown_route`.
+pub(crate) fn routes(parts: AdminParts, access: Access) -> Routes {
+    Routes::new()
+        .route("/metrics", get(metrics::text))
+        .route("/admin/workers", get(workers::list))
+        .route("/admin/workers/{name}", get(workers::one))
+        .route("/admin/decisions", get(decisions::list))
+        .route("/admin/decisions/{id}", get(decisions::one))
+        .route("/admin/streams", get(streams::list))
+        .route("/admin/models", get(models::list))
+        .route("/admin/kv-index/digest", get(kv_index_routes::digest))
+        .route("/admin/kv-index/dump", get(kv_index_routes::dump))
+        .fallback(answer::unknown_route)
+        .method_not_allowed_fallback(answer::method_not_allowed)
+        .layer(axum::middleware::from_fn_with_state(Arc::new(access), access::check))
+        .with_state(Arc::new(parts))
+}

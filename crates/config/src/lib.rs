@@ -1,1 +1,37 @@
-//! config
+//! YAML text, environment and flags become checked [`Settings`], or a list of every [`Problem`] found.
+//!
+//! The way: text -> tree with places (`yaml`), top level tidied (`top`), variables and flags laid over (`overlay`), the
+//! walk against the schema table (`check`), what keys have to do with each other (`build`).
+//!
+//! Nothing here reads a file, the environment or a clock: text and variables come in as values.
+//!
+//! **Invariant**: settings that exist are valid; a run of [`load`] reports all problems, not the first one; a secret is in
+//! no problem and in no output.
+
+mod build;
+mod check;
+mod checked;
+mod expand;
+mod fault;
+mod listen;
+mod load;
+mod nearest;
+mod overlay;
+mod places;
+mod problem;
+mod scalar;
+mod schema;
+mod secret;
+mod settings;
+mod top;
+mod tree;
+mod value;
+mod yaml;
+
+pub use listen::{Listen, NotAnAddress};
+pub use load::{CheckUrl, Override, Source, load};
+pub use problem::Problem;
+pub use schema::{reference_page, schema};
+pub use secret::Secret;
+pub use settings::*;
+pub use yaml::MAX_TEXT_BYTES;

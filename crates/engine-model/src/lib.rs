@@ -1,1 +1,25 @@
-//! engine-model
+//! A paged inference engine in virtual time: block pool, iteration scheduler, timing.
+//!
+//! It answers *when* tokens come, *which* blocks are cached and *what* an engine would publish about them, the way
+//! vLLM does. It computes no model, opens no socket and reads no clock: `engine-sim` drives it in real time, the
+//! simulator in virtual time.
+//!
+//! **Invariant**: events say exactly what the pool holds: applying them in order to an empty multiset gives the
+//! pool's cached blocks, copies included.
+
+mod engine;
+mod event;
+mod host_tier;
+mod pool;
+mod profile;
+mod reply;
+mod request;
+mod sequence;
+mod stats;
+
+pub use engine::{Engine, EngineSettings, Next, StepOutcome};
+pub use event::CacheEvent;
+pub use profile::{Profile, Timing};
+pub use reply::ReplyStream;
+pub use request::{Emitted, Finish, Request, RequestId, SubmitError};
+pub use stats::EngineStats;

@@ -1,1 +1,25 @@
-//! engine-sim
+//! A simulated inference engine: an OpenAI-compatible HTTP server with real KV events and no accelerator.
+//!
+//! It runs [`engine_model`] in real time, one task per data-parallel rank, and speaks vLLM 0.32's shapes on HTTP and
+//! ZMQ. It does not infer anything: a reply's text is a function of the seed and the prompt's token ids.
+//!
+//! **Invariant**: what `cached_tokens`, the metrics and the published events say is one and the same cache, the
+//! model's block pool.
+
+mod args;
+mod config;
+mod detokenizer;
+mod duration;
+mod fault;
+mod generation;
+mod http;
+mod publisher;
+mod rank;
+mod running;
+mod server_state;
+mod tokenizer;
+mod wire;
+
+pub use args::{EngineArgs, EventFormat, HashFormat, ReplayFormat, WorkerRole};
+pub use config::{EngineConfig, EngineError};
+pub use running::{RunningEngine, start};

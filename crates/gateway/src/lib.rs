@@ -1,1 +1,26 @@
-//! gateway
+//! The data listener and the one path that every request takes.
+//!
+//! Not here: choosing (`routing`), what is cached (`kv-index`), the workers' health (`fleet`), operators' routes
+//! (`admin`). The client's bytes are forwarded as they came; a view of them is read beside it.
+//!
+//! **Invariant**: one request path; load is held by a drop guard from the decision to the last byte; nothing is tried
+//! again once a byte has gone out.
+
+mod gateway;
+mod health;
+mod ids;
+mod keys;
+mod lease;
+mod listener;
+mod metrics;
+mod models;
+mod request;
+mod retry;
+mod routes;
+mod upstream;
+
+pub use gateway::{Gateway, GatewayParts, Limits, Rules};
+pub use keys::Keys;
+pub use listener::{Drained, Phase, serve};
+pub use retry::RetryRules;
+pub use routes::{Body, Endpoint, ROUTES, Route, Scope};

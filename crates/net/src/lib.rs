@@ -1,1 +1,25 @@
-//! net
+//! Time, addresses and byte streams: what the edges need from the operating system.
+//!
+//! TCP and unix sockets are opened here (and, for ZeroMQ's protocol, in `zmtp` through this crate), worker URLs are
+//! parsed here and nowhere else, and [`Clock`] is the only reader of the system's time. [`fetch`] is a small client for
+//! probes and artefacts.
+//!
+//! Not here: the request path's connection pool (`gateway`), TLS, retries, anything that knows what an engine is.
+//!
+//! **Invariant**: the parser that accepts a [`WorkerUrl`] is the one whose result is connected to, so no second reading
+//! of the same text can lead elsewhere.
+
+mod address;
+mod clock;
+mod connect;
+pub mod fetch;
+mod listen;
+mod stream;
+mod worker_url;
+
+pub use address::{Address, ListenAddr, ListenAddrError};
+pub use clock::{Clock, rfc3339};
+pub use connect::connect;
+pub use listen::{ListenError, Listener, listen};
+pub use stream::Stream;
+pub use worker_url::{WorkerUrl, WorkerUrlError};

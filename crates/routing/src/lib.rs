@@ -1,1 +1,34 @@
-//! routing
+//! Which target gets a request, and why.
+//!
+//! [`Router`] is the only decision state machine: `decide` looks up who holds the prompt's blocks, prices every
+//! candidate by the chosen [`Policy`], reserves load on the winner and says so to the index; `first_token` and `done`
+//! move and free that load. [`receipt`] keeps what was decided and what came of it.
+//!
+//! Nothing here opens a socket, reads a clock or draws a random number: `now` and `random` come in as values, so the
+//! same calls give the same decisions. Nothing here retries, speaks HTTP or knows what a client sent.
+//!
+//! **Invariant**: load is counted inside `decide` and freed exactly once by `done`; when every reservation is done, every
+//! target's load is exactly zero.
+
+mod choice;
+mod choose;
+mod decayed;
+mod decision;
+mod job;
+mod ledger;
+mod plan;
+mod policy;
+mod rates;
+pub mod receipt;
+mod router;
+mod settings;
+mod survey;
+
+pub use decision::{Decision, Method, Reserved, Scored, WarmTokens};
+pub use job::{CacheSource, Candidate, ExcludeReason, Excluded, Job, NoStopwatch, Overrides, Pin, Stopwatch, Tiers};
+pub use ledger::TargetLoad;
+pub use plan::{Dispatch, Leg, Plan, Refusal, Released, ReservationId, Ticket};
+pub use policy::{CostUnit, Policy, Terms, UnknownPolicy};
+pub use rates::Rates;
+pub use router::Router;
+pub use settings::{MediumWeights, RoutingSettings};

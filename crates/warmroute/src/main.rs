@@ -1,1 +1,27 @@
-fn main() {}
+//! The `warmroute` program: one module per subcommand, and one file, `wire_up`, that builds the router.
+
+mod cli;
+mod config_command;
+mod demo;
+mod engine;
+mod limits;
+mod logging;
+mod output;
+mod serve;
+mod settings;
+mod signals;
+mod wire_up;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    // Bad flags end here: clap prints what was expected and exits with 2.
+    match cli::Cli::parse().command {
+        cli::Command::Serve(args) => serve::run(&args),
+        cli::Command::Engine(args) => engine::run(*args),
+        cli::Command::Demo(args) => demo::run(&args),
+        cli::Command::Config(args) => config_command::run(&args),
+    }
+}

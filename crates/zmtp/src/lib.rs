@@ -1,1 +1,29 @@
-//! zmtp
+//! ZMTP 3.0/3.1 (ZeroMQ's wire protocol) with hard limits, for sockets that face untrusted peers.
+//!
+//! NULL mechanism; `tcp` and `ipc`; [`Sub`] and [`Dealer`] for readers of event streams, [`Pub`] and [`Router`] for
+//! publishers. Every disconnect is reported: for an event stream it may mean that the publisher restarted.
+//!
+//! Not here: what the messages mean, security mechanisms, other socket types.
+//!
+//! **Invariant**: no memory is reserved because a peer announced it. Lengths are checked against [`Limits`] as soon as
+//! a frame header is read, and buffers grow with the bytes that really arrived.
+
+mod accept;
+mod backoff;
+pub mod codec;
+mod connection;
+mod dealer;
+mod endpoint;
+mod limits;
+mod publisher;
+mod router;
+mod sub;
+mod subscriber;
+
+pub use connection::Disconnect;
+pub use dealer::Dealer;
+pub use endpoint::{Endpoint, EndpointError};
+pub use limits::Limits;
+pub use publisher::{Pub, PubSettings};
+pub use router::{PeerId, Router};
+pub use sub::{Sub, SubEvent};

@@ -1,0 +1,124 @@
+//! Who may read.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    http::{HeaderMap, header},
+    middleware::Next,
+    response::Response,
+};
+use dialect::{ApiError, ErrorCode};
+use sha2::{Digest, Sha256};
+
+use crate::answer;
+
+/// The operators' token, kept as its digest.
+#[derive(Clone, Debug)]
+pub struct Token([u8; 32]);
+
+impl Token {
+    /// The token in `text` (a file's content: surrounding space is not part of it). At least 16 characters, which is
+    /// 128 bits when drawn at random.
+    pub fn new(text: &str) -> Result<Self, ApiError> {
+        let text = text.trim();
+        if text.len() < 16 {
+            return Err(ApiError::new(
+                ErrorCode::InvalidRequest,
+                "the admin token is shorter than 16 characters: write a random one into admin.token_file",
+            ));
+        }
+        Ok(Self(Sha256::digest(text.as_bytes()).into()))
+    }
+
+    fn is(&self, presented: &[u8]) -> bool {
+        <[u8; 32]>::from(Sha256::digest(presented)) == self.0
+    }
+}
+
+/// The rule of one listener.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// Required of every caller, if there is one.
+    pub token: Option<Token>,
+    /// Whether the listener can only be reached from this machine.
+    pub loopback: bool,
+}
+
+pub(crate) async fn check(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+    match allowed(&access, request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(error) => answer::error(&error),
+    }
+}
+
+fn allowed(access: &Access, headers: &HeaderMap) -> Result<(), ApiError> {
+    if access.loopback && !headers.get(header::HOST).is_none_or(|host| is_here(host.as_bytes())) {
+        return Err(ApiError::new(
+            ErrorCode::DestinationForbidden,
+            "the Host header names another machine: ask for 127.0.0.1 or localhost",
+        ));
+    }
+    let Some(token) = &access.token else { return Ok(()) };
+    let presented = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
+    match presented.and_then(|value| value.split_at_checked(7)) {
+        None => {
+            Err(ApiError::new(ErrorCode::MissingApiKey, "no admin token: send it as `Authorization: Bearer TOKEN`"))
+        }
+        Some((scheme, key)) if scheme.eq_ignore_ascii_case(b"bearer ") && token.is(key.trim_ascii()) => Ok(()),
+        Some(_) => Err(ApiError::new(ErrorCode::InvalidApiKey, "the admin token is not the right one")),
+    }
+}
+
+/// Whether a `Host` is this machine by name or an address: a name that somebody else's DNS answers for is neither.
+fn is_here(host: &[u8]) -> bool {
+    let Ok(host) = std::str::from_utf8(host) else { return false };
+    if host.parse::<std::net::SocketAddr>().is_ok() {
+        return true;
+    }
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    name.eq_ignore_ascii_case("localhost")
+        || host.parse::<std::net::IpAddr>().is_ok()
+        || host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok()
+        || name.parse::<std::net::IpAddr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+    use contract_id::contract;
+
+    use super::*;
+
+    fn code(access: &Access, host: &str, key: Option<&str>) -> Option<ErrorCode> {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, HeaderValue::from_str(host).unwrap());
+        if let Some(key) = key {
+            headers.insert(header::AUTHORIZATION, HeaderValue::from_str(key).unwrap());
+        }
+        allowed(access, &headers).err().map(|error| error.code)
+    }
+
+    #[test]
+    #[contract("S15")]
+    fn a_page_under_another_name_cannot_read_a_loopback_listener() {
+        let open = Access { token: None, loopback: true };
+        for fine in ["127.0.0.1:9191", "localhost:9191", "LOCALHOST", "[::1]:9191", "127.0.0.1", "[::1]"] {
+            assert_eq!(code(&open, fine, None), None, "{fine}");
+        }
+        for other in ["evil.test", "evil.test:9191", "127.0.0.1.evil.test", "localhost.evil.test:9191"] {
+            assert_eq!(code(&open, other, None), Some(ErrorCode::DestinationForbidden), "{other}");
+        }
+    }
+
+    #[test]
+    fn with_a_token_only_the_token_opens() {
+        let access = Access { token: Some(Token::new(" 0123456789abcdef\n").unwrap()), loopback: false };
+        assert_eq!(code(&access, "x", None), Some(ErrorCode::MissingApiKey));
+        assert_eq!(code(&access, "x", Some("Bearer 0123456789abcdef")), None);
+        for wrong in ["Bearer 0123456789abcdeF", "Basic 0123456789abcdef", "Bearer ", "Bearer"] {
+            assert!(code(&access, "x", Some(wrong)).is_some(), "{wrong}");
+        }
+        assert!(Token::new("short").is_err());
+    }
+}

@@ -1,0 +1,49 @@
+//! Replies of the listener.
+
+use std::hash::{BuildHasher, RandomState};
+
+use axum::{
+    http::{HeaderValue, Method, StatusCode, Uri, header},
+    response::{IntoResponse, Response},
+};
+use dialect::{ApiError, ErrorCode};
+use serde::Serialize;
+
+/// A JSON reply.
+pub(crate) fn json(value: &impl Serialize) -> Response {
+    // Our own types have string keys and no floats that JSON lacks.
+    raw("application/json", serde_json::to_vec(value).unwrap_or_default())
+}
+
+/// A reply of another kind.
+pub(crate) fn raw(content_type: &'static str, body: Vec<u8>) -> Response {
+    ([(header::CONTENT_TYPE, HeaderValue::from_static(content_type))], body).into_response()
+}
+
+/// An error in the shape of the table.
+pub(crate) fn error(error: &ApiError) -> Response {
+    let id = format!("req-{:016x}", RandomState::new().hash_one("admin"));
+    let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = (status, raw("application/json", error.openai_body(&id))).into_response();
+    let fields = response.headers_mut();
+    if let Ok(id) = HeaderValue::try_from(id) {
+        fields.insert("x-request-id", id);
+    }
+    if let Some(seconds) = error.retry_after() {
+        fields.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if !error.is_retryable() {
+        fields.insert("x-should-retry", HeaderValue::from_static("false"));
+    }
+    response
+}
+
+pub(crate) async fn unknown_route(uri: Uri) -> Response {
+    let path: String = uri.path().chars().filter(|c| !c.is_control()).take(100).collect();
+    error(&ApiError::new(ErrorCode::UnknownRoute, format!("no route {path} on the admin listener")))
+}
+
+pub(crate) async fn method_not_allowed(method: Method, uri: Uri) -> Response {
+    let path: String = uri.path().chars().filter(|c| !c.is_control()).take(100).collect();
+    error(&ApiError::new(ErrorCode::MethodNotAllowed, format!("{path} does not answer {method}: use GET")))
+}

@@ -1,0 +1,60 @@
+//! `GET /admin/decisions` and `GET /admin/decisions/{id}`.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Path, Query, State},
+    response::Response,
+};
+use dialect::{ApiError, ErrorCode};
+use routing::{
+    Policy,
+    receipt::{DecisionId, Filter},
+};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::{AdminParts, answer};
+
+/// Entries of a list when the caller does not say, and at most.
+const USUAL: usize = 100;
+const MOST: usize = 1000;
+
+/// What a list is narrowed to.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Narrow {
+    limit: Option<String>,
+    worker: Option<String>,
+    tenant: Option<String>,
+    policy: Option<String>,
+}
+
+pub(crate) async fn list(State(parts): State<Arc<AdminParts>>, Query(narrow): Query<Narrow>) -> Response {
+    let limit = match narrow.limit.as_deref().map(str::parse::<usize>) {
+        None => USUAL,
+        Some(Ok(limit)) => limit.min(MOST),
+        Some(Err(_)) => {
+            let message = format!("limit is not a number: expected 0 to {MOST}");
+            return answer::error(&ApiError::new(ErrorCode::InvalidRequest, message).param("limit"));
+        }
+    };
+    let policy = match narrow.policy.as_deref().map(str::parse::<Policy>).transpose() {
+        Ok(policy) => policy,
+        Err(error) => {
+            return answer::error(&ApiError::new(ErrorCode::UnknownPolicy, error.to_string()).param("policy"));
+        }
+    };
+    let filter = Filter { worker: narrow.worker.map(Into::into), tenant: narrow.tenant.map(Into::into), policy };
+    answer::json(&json!({"decisions": parts.ring.list(&filter, limit)}))
+}
+
+pub(crate) async fn one(State(parts): State<Arc<AdminParts>>, Path(id): Path<String>) -> Response {
+    let found = id.parse::<DecisionId>().ok().and_then(|id| parts.ring.get(id));
+    match found {
+        Some(receipt) => answer::json(&*receipt),
+        None => answer::error(&ApiError::new(
+            ErrorCode::DecisionNotFound,
+            "no decision of that id is kept: ids are in the x-warmroute-decision header, and only the latest are kept",
+        )),
+    }
+}

@@ -1,0 +1,45 @@
+//! Serving the routes.
+
+use std::time::Duration;
+
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use tokio::{sync::watch, task::JoinSet};
+
+use crate::{Access, AdminParts, routes};
+
+/// Connections at once: operators, scrapers and a dashboard. One more waits in the kernel's backlog.
+const MAX_CONNECTIONS: usize = 256;
+/// A head must be complete, and an idle connection used again, within this.
+const IDLE: Duration = Duration::from_secs(75);
+
+/// Serves `listener` until `stop` says so. Answers are short: what runs then is cut.
+pub async fn serve(parts: AdminParts, access: Access, listener: net::Listener, mut stop: watch::Receiver<bool>) {
+    let service = TowerToHyperService::new(routes(parts, access));
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => accepted,
+            Some(_) = connections.join_next() => continue,
+            _ = stop.wait_for(|stopping| *stopping) => break,
+        };
+        let Ok(stream) = accepted else {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let service = service.clone();
+        connections.spawn(async move {
+            let served = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(IDLE)
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
+            if let Err(error) = served {
+                tracing::debug!(%error, "admin connection ended");
+            }
+        });
+    }
+    connections.shutdown().await;
+}

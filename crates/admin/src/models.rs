@@ -1,0 +1,12 @@
+//! `GET /admin/models`.
+
+use std::sync::Arc;
+
+use axum::{extract::State, response::Response};
+use serde_json::json;
+
+use crate::{AdminParts, answer};
+
+pub(crate) async fn list(State(parts): State<Arc<AdminParts>>) -> Response {
+    answer::json(&json!({"models": parts.fleet.snapshot().model_reports()}))
+}

@@ -1,0 +1,12 @@
+//! `GET /admin/streams`.
+
+use std::sync::Arc;
+
+use axum::{extract::State, response::Response};
+use serde_json::json;
+
+use crate::{AdminParts, answer};
+
+pub(crate) async fn list(State(parts): State<Arc<AdminParts>>) -> Response {
+    answer::json(&json!({"streams": parts.fleet.streams()}))
+}

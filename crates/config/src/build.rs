@@ -1,0 +1,259 @@
+//! From the checked tree to [`Settings`]: what keys have to do with each other, and nothing else.
+
+mod workers;
+
+use std::collections::BTreeMap;
+
+use crate::{
+    Admin, BlockHashKind, ChatTemplate, CircuitBreaker, Decisions, HealthChecks, KvEvents, Level, Listen, LogFormat,
+    Logging, Metrics, Model, Models, Policy, Prediction, Request, Retry, Routing, Server, Settings, Tokenizer,
+    checked::{Checked, Value},
+    places::Places,
+    problem::Draft,
+};
+
+/// The settings; problems between keys are filed. `file` is what the file is called.
+pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -> Settings {
+    let workers = workers::workers(root, problems);
+    resolve(root);
+    listeners_are_safe(root, problems);
+    let section = |name: &str| root.key(name);
+    Settings {
+        server: server(section("server")),
+        admin: admin(section("admin")),
+        workers,
+        models: models(section("models")),
+        routing: routing(section("routing")),
+        kv_events: kv_events(section("kv_events")),
+        health_checks: health_checks(section("health_checks")),
+        request: request(section("request")),
+        retry: retry(section("retry")),
+        circuit_breaker: circuit_breaker(section("circuit_breaker")),
+        logging: logging(section("logging")),
+        metrics: metrics(section("metrics")),
+        decisions: decisions(section("decisions")),
+        effective: root.shown(),
+        places: Places::of(root, file),
+    }
+}
+
+/// Puts values in place that follow from other keys, so that the effective configuration shows what is used.
+fn resolve(root: &mut Checked) {
+    let server = root.key_mut("server");
+    let port = server.key("port").int_or_word().and_then(|port| u16::try_from(port).ok());
+    if let (Some(port), Value::Listen(Listen::Tcp(address))) = (port, &mut server.key_mut("listen").value) {
+        address.set_port(port);
+    }
+    let policy = &mut root.key_mut("routing").key_mut("policy").value;
+    if *policy == Value::Unset {
+        *policy = Value::Word(Policy::Warm.as_str());
+    }
+    let request = root.key("request");
+    let retries = request.key("max_retries").int();
+    let own_delay = request.key("retry_delay").clone();
+    let retry = root.key_mut("retry");
+    // Sends = min(retry.max_attempts, 1 + request.max_retries).
+    let attempts = retry.key("max_attempts").int().min(1 + retries);
+    retry.key_mut("max_attempts").value = Value::Int(attempts);
+    if own_delay.is_set() && !retry.key("base_delay").is_set() {
+        retry.key_mut("base_delay").value = own_delay.value;
+    }
+}
+
+/// A listener that others can reach must have been meant that way.
+fn listeners_are_safe(root: &Checked, problems: &mut Vec<Draft>) {
+    let exposed = |listen: &Checked| !listen.failed && !listen.listen().is_local();
+    let file = |path: &str, listen: &Checked, message: &str, expected: &str| {
+        let draft = Draft::new(path, format!("{} {message}", listen.listen())).expected(expected).value(listen.shown());
+        match &listen.origin {
+            Some(origin) => draft.at(origin.clone()),
+            None => draft,
+        }
+    };
+    let (server, admin) = (root.key("server"), root.key("admin"));
+    let (data, own) = (server.key("listen"), admin.key("listen"));
+    let open = server.key("insecure_open");
+    if exposed(data) && !open.bool() && !open.failed {
+        problems.push(file(
+            "server.listen",
+            data,
+            "can be reached from other machines and no API key protects it",
+            "a loopback address, or `server.insecure_open: true` (--insecure-open) to serve everyone",
+        ));
+    }
+    let token = admin.key("token_file");
+    if exposed(own) && !token.is_set() {
+        problems.push(file(
+            "admin.listen",
+            own,
+            "can be reached from other machines and no token protects it",
+            "a loopback address, or `admin.token_file` (--admin-token-file)",
+        ));
+    }
+    let any_port = matches!(data.listen(), Listen::Tcp(address) if address.port() == 0);
+    if data.listen() == own.listen() && !any_port && !data.failed && !own.failed {
+        problems.push(file("admin.listen", own, "is also `server.listen`", "another port"));
+    }
+}
+
+fn server(section: &Checked) -> Server {
+    Server {
+        listen: section.key("listen").listen().clone(),
+        insecure_open: section.key("insecure_open").bool(),
+        max_head_bytes: section.key("max_head_bytes").size_in_memory(),
+        max_body_bytes: section.key("max_body_bytes").size_in_memory(),
+        max_connections: section.key("max_connections").count_or_word(),
+        keep_alive: section.key("keep_alive").duration(),
+        head_timeout: section.key("head_timeout").duration(),
+        drain_timeout: section.key("drain_timeout").duration(),
+        runtime_threads: section.key("runtime_threads").count_or_word(),
+    }
+}
+
+fn admin(section: &Checked) -> Admin {
+    Admin {
+        listen: section.key("listen").listen().clone(),
+        token_file: section.key("token_file").text().map(Into::into),
+        dashboard: section.key("dashboard").bool(),
+    }
+}
+
+fn models(section: &Checked) -> Models {
+    let defaults = section.key("defaults");
+    let model = |own: Option<&Checked>| {
+        let of =
+            |name: &str| own.map(|own| own.key(name)).filter(|own| own.is_set()).unwrap_or_else(|| defaults.key(name));
+        let (tokenizer, template) = (of("tokenizer"), of("chat_template"));
+        Model {
+            tokenizer: match (tokenizer.text(), tokenizer.word()) {
+                (Some(path), _) => Tokenizer::Directory(path.into()),
+                (None, Some("engine")) => Tokenizer::Engine,
+                (None, Some("none")) => Tokenizer::None,
+                _ => Tokenizer::Auto,
+            },
+            chat_template: template.text().map_or(ChatTemplate::Auto, |path| ChatTemplate::File(path.into())),
+        }
+    };
+    let entries = section.key("entries").entries().iter();
+    Models {
+        defaults: model(None),
+        entries: entries.map(|(id, own)| (id.clone(), model(Some(own)))).collect::<BTreeMap<_, _>>(),
+    }
+}
+
+fn routing(section: &Checked) -> Routing {
+    Routing {
+        policy: section.key("policy").word().and_then(Policy::from_word).unwrap_or(Policy::Warm),
+        overlap_weight: section.key("overlap_weight").float(),
+        temperature: section.key("temperature").float(),
+        track_active_blocks: section.key("track_active_blocks").bool(),
+        tokenize_budget: section.key("tokenize_budget").duration(),
+        reservation_ttl: section.key("reservation_ttl").duration(),
+        speculative: section.key("speculative").bool(),
+        speculative_ttl: section.key("speculative_ttl").duration(),
+    }
+}
+
+fn kv_events(section: &Checked) -> KvEvents {
+    let prediction = section.key("prediction");
+    KvEvents {
+        enabled: section.key("enabled").bool(),
+        memory_budget: section.key("memory_budget").size(),
+        block_hash: match section.key("block_hash").word() {
+            Some("fnv1a") => BlockHashKind::Fnv1a,
+            _ => BlockHashKind::Xxh3,
+        },
+        block_hash_seed: section.key("block_hash_seed").int(),
+        default_port: u16::try_from(section.key("default_port").int()).unwrap_or(u16::MAX),
+        topic_filter: section.key("topic_filter").text().unwrap_or_default().to_owned(),
+        replay: section.key("replay").bool(),
+        max_message: section.key("max_message").size_in_memory(),
+        queue_batches: usize::try_from(section.key("queue_batches").int()).unwrap_or(usize::MAX),
+        max_events_per_second: section.key("max_events_per_second").int(),
+        stale_after: section.key("stale_after").duration(),
+        prediction: Prediction {
+            ttl: prediction.key("ttl").duration(),
+            max_blocks: prediction.key("max_blocks").int(),
+            prune_target_ratio: prediction.key("prune_target_ratio").float(),
+        },
+    }
+}
+
+fn health_checks(section: &Checked) -> HealthChecks {
+    let first = section.key("recovery_interval").duration();
+    HealthChecks {
+        enabled: section.key("enabled").bool(),
+        interval: section.key("interval").duration(),
+        timeout: section.key("timeout").duration(),
+        unhealthy_threshold: section.key("unhealthy_threshold").count(),
+        healthy_threshold: section.key("healthy_threshold").count(),
+        endpoint: section.key("endpoint").text().map(Into::into),
+        warmup_check_interval: section.key("warmup_check_interval").duration(),
+        max_warmup_duration: section.key("max_warmup_duration").duration(),
+        recovery_interval: first,
+        // A first pause above the longest one means that pauses never grow.
+        recovery_max_interval: section.key("recovery_max_interval").duration().max(first),
+    }
+}
+
+fn request(section: &Checked) -> Request {
+    Request {
+        timeout: section.key("timeout").duration(),
+        max_retries: u32::try_from(section.key("max_retries").int()).unwrap_or(u32::MAX),
+        stream_idle_timeout: section.key("stream_idle_timeout").duration(),
+        stream_max_duration: section.key("stream_max_duration").duration(),
+        connect_timeout: section.key("connect_timeout").duration(),
+    }
+}
+
+fn retry(section: &Checked) -> Retry {
+    Retry {
+        max_attempts: section.key("max_attempts").count(),
+        base_delay: section.key("base_delay").duration(),
+        max_delay: section.key("max_delay").duration(),
+        exponential_backoff: section.key("exponential_backoff").bool(),
+        jitter: section.key("jitter").bool(),
+        budget_ratio: section.key("budget_ratio").float(),
+    }
+}
+
+fn circuit_breaker(section: &Checked) -> CircuitBreaker {
+    CircuitBreaker {
+        enabled: section.key("enabled").bool(),
+        consecutive_failures: section.key("consecutive_failures").count(),
+        sweep: section.key("sweep").duration(),
+        ejection: section.key("ejection").duration(),
+        max_ejected_ratio: section.key("max_ejected_ratio").float(),
+    }
+}
+
+fn logging(section: &Checked) -> Logging {
+    Logging {
+        level: match section.key("level").word() {
+            Some("trace") => Level::Trace,
+            Some("debug") => Level::Debug,
+            Some("warn") => Level::Warn,
+            Some("error") => Level::Error,
+            _ => Level::Info,
+        },
+        format: match section.key("format").word() {
+            Some("json") => LogFormat::Json,
+            Some("pretty") => LogFormat::Pretty,
+            _ => LogFormat::Auto,
+        },
+        enable_colors: section.key("enable_colors").bool(),
+        requests: section.key("requests").bool(),
+    }
+}
+
+fn metrics(section: &Checked) -> Metrics {
+    Metrics { enabled: section.key("enabled").bool(), exemplars: section.key("exemplars").bool() }
+}
+
+fn decisions(section: &Checked) -> Decisions {
+    Decisions {
+        ring_entries: usize::try_from(section.key("ring_entries").int()).unwrap_or(usize::MAX),
+        ring_bytes: section.key("ring_bytes").size_in_memory(),
+        candidates: usize::try_from(section.key("candidates").int()).unwrap_or(usize::MAX),
+    }
+}

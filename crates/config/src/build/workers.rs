@@ -1,0 +1,134 @@
+//! The entries of `workers`: their names, and what they take from other sections.
+
+use std::collections::BTreeMap;
+
+use kv_blocks::{BlockSize, Role, Tier};
+
+use crate::{
+    CheckMethod, Engine, EventSource, HealthCheck, ReplayEndpoint, Worker, WorkerKvEvents,
+    checked::{Checked, Value},
+    problem::Draft,
+};
+
+/// The workers; entries whose URL or name was refused are left out, as their problem is filed already.
+pub(super) fn workers(root: &mut Checked, problems: &mut Vec<Draft>) -> Vec<Worker> {
+    let default_block_size = root.key("models").key("defaults").key("block_size").clone();
+    let default_topic = root.key("kv_events").key("topic_filter").clone();
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    let mut workers = Vec::new();
+    for (at, entry) in root.key_mut("workers").items_mut().iter_mut().enumerate() {
+        let Value::WorkerUrl { url, host_port } = entry.key("url").value.clone() else { continue };
+        if entry.key("name").failed {
+            continue;
+        }
+        let name = entry.key("name").text().map_or(host_port, Into::into);
+        if !is_name(&name) {
+            let draft = Draft::new(format!("workers[{at}].name"), format!("cannot use `{name}` as a name"));
+            let draft =
+                draft.expected("1 to 128 visible ASCII characters without `/`, `,` and `\"`").value(name.into());
+            problems.push(place(draft, entry.key("name"), entry));
+            continue;
+        }
+        if let Some(first) = seen.get(&name) {
+            let message = format!("`{name}` is also the name of workers[{first}]");
+            let draft = Draft::new(format!("workers[{at}].name"), message).expected("a name of its own");
+            problems.push(place(draft.value(name.into()), entry.key("name"), entry));
+            continue;
+        }
+        seen.insert(name.clone(), at);
+        entry.key_mut("name").value = Value::Text(name.clone());
+        inherit(entry.key_mut("block_size"), &default_block_size);
+        inherit(entry.key_mut("kv_events").key_mut("topic"), &default_topic);
+        workers.push(worker(entry, name, url));
+    }
+    workers
+}
+
+/// A name stands in headers, labels and paths.
+fn is_name(name: &str) -> bool {
+    (1..=128).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b',' | b'"'))
+}
+
+/// The place of the name, or of the entry where the name is made from the URL.
+fn place(draft: Draft, name: &Checked, entry: &Checked) -> Draft {
+    match name.origin.as_ref().or(entry.origin.as_ref()) {
+        Some(origin) => draft.at(origin.clone()),
+        None => draft,
+    }
+}
+
+fn inherit(own: &mut Checked, default: &Checked) {
+    if !own.is_set() {
+        own.value = default.value.clone();
+    }
+}
+
+fn worker(entry: &Checked, name: String, url: String) -> Worker {
+    let texts = |key: &str| entry.key(key).items().iter().filter_map(Checked::text).map(Into::into).collect();
+    Worker {
+        name,
+        url,
+        engine: entry.key("type").word().and_then(Engine::from_word),
+        models: texts("models"),
+        role: Role::Unified,
+        weight: entry.key("weight").float(),
+        api_key: match &entry.key("api_key").value {
+            Value::Secret(secret) => Some(secret.clone()),
+            _ => None,
+        },
+        block_size: entry.key("block_size").int_or_word().and_then(|tokens| BlockSize::new(tokens).ok()),
+        dp_ranks: entry.key("dp_ranks").count_or_word(),
+        health_check: health_check(entry.key("health_check")),
+        kv_events: kv_events(entry.key("kv_events")),
+        allow_tiers: entry.key("allow_tiers").items().iter().filter_map(tier).collect(),
+    }
+}
+
+fn tier(word: &Checked) -> Option<Tier> {
+    Tier::ALL.into_iter().find(|tier| word.word() == Some(tier.as_str()))
+}
+
+fn health_check(section: &Checked) -> HealthCheck {
+    let statuses = |key: &str| {
+        let statuses = section.key(key).items().iter().filter_map(Checked::int_or_word);
+        statuses.filter_map(|status| u16::try_from(status).ok()).collect()
+    };
+    let fallbacks = section.key("fallback_endpoints");
+    HealthCheck {
+        endpoint: section.key("endpoint").text().map(Into::into),
+        fallback_endpoints: (fallbacks.value != Value::Unset)
+            .then(|| fallbacks.items().iter().filter_map(Checked::text).map(Into::into).collect()),
+        method: match section.key("method").word() {
+            Some("POST") => CheckMethod::Post,
+            Some("HEAD") => CheckMethod::Head,
+            _ => CheckMethod::Get,
+        },
+        body: match &section.key("body").value {
+            Value::Free(body) => Some(body.clone()),
+            _ => None,
+        },
+        accept_status: statuses("accept_status"),
+        warmup_status: statuses("warmup_status"),
+        timeout: section.key("timeout").duration_if_set(),
+    }
+}
+
+fn kv_events(section: &Checked) -> WorkerKvEvents {
+    let replay = section.key("replay_endpoint");
+    WorkerKvEvents {
+        source: match section.key("source").word() {
+            Some("zmq") => EventSource::Zmq,
+            Some("none") => EventSource::None,
+            _ => EventSource::Auto,
+        },
+        endpoint: section.key("endpoint").text().map(Into::into),
+        replay_endpoint: match (replay.text(), replay.word()) {
+            (Some(endpoint), _) => ReplayEndpoint::At(endpoint.into()),
+            (None, Some("none")) => ReplayEndpoint::None,
+            _ => ReplayEndpoint::Auto,
+        },
+        topic: section.key("topic").text().unwrap_or_default().to_owned(),
+        bind: section.key("bind").bool(),
+    }
+}

@@ -1,0 +1,228 @@
+//! The walk of the tree against the schema.
+//!
+//! Checks one value at a time; what two keys have to do with each other is `build`'s part.
+//!
+//! **Invariant**: the walk visits everything, files one [`Draft`] per wrong value, and gives a complete [`Checked`] tree
+//! whatever it was given.
+
+use crate::{
+    CheckUrl,
+    checked::{Checked, Value},
+    expand::{ExpandError, expand},
+    fault::Fault,
+    nearest::nearest,
+    problem::Draft,
+    schema::{Built, Key, Kind, names},
+    tree::{Entry, Located, Node},
+    value::{default_of, scalar},
+};
+
+/// The walk's surroundings, and what it found so far.
+#[derive(Debug)]
+pub(crate) struct Checker<'a> {
+    pub(crate) env: &'a [(String, String)],
+    pub(crate) check_url: CheckUrl,
+    pub(crate) problems: Vec<Draft>,
+}
+
+impl Checker<'_> {
+    /// Checks a section. `given` is what the sources hold for it, if anything.
+    pub(crate) fn section(&mut self, keys: &'static [Key], given: Option<&Located>, path: &str) -> Checked {
+        let entries = match given {
+            None | Some(Located { node: Node::Null, .. }) => &[],
+            Some(Located { node: Node::Map(entries), .. }) => entries.as_slice(),
+            Some(other) => {
+                self.file(path, other, Fault::unusable(other, &Kind::Section(keys)));
+                &[]
+            }
+        };
+        for entry in entries {
+            if !keys.iter().any(|key| key.name == entry.key) {
+                self.unknown(keys, entry, path);
+            }
+        }
+        let values = keys
+            .iter()
+            .map(|key| {
+                let given = entries.iter().find(|entry| entry.key == key.name).map(|entry| &entry.value);
+                (key.name.to_owned(), self.key(key, given, &join(path, key.name)))
+            })
+            .collect();
+        Checked { value: Value::Map(values), origin: given.map(|given| given.origin.clone()), failed: false }
+    }
+
+    fn unknown(&mut self, keys: &[Key], entry: &Entry, path: &str) {
+        // A mistyped `api_key` still holds a key.
+        let value = if sounds_secret(&entry.key) { "***".into() } else { entry.value.shown() };
+        let known = if keys.is_empty() { "no key here".into() } else { format!("one of {}", names(keys)) };
+        self.problems.push(
+            Draft::new(join(path, &entry.key), "unknown key")
+                .at(entry.origin.clone())
+                .value(value)
+                .expected(known)
+                .nearest(nearest(&entry.key, keys.iter().map(|key| key.name))),
+        );
+    }
+
+    fn key(&mut self, key: &'static Key, given: Option<&Located>, path: &str) -> Checked {
+        if let Kind::Section(keys) = key.kind {
+            return self.section(keys, given, path);
+        }
+        let default = default_of(key);
+        let Some(given) = given.filter(|given| !matches!(given.node, Node::Null)) else {
+            return Checked::default_of(default);
+        };
+        let mut checked = self.value(&key.kind, given, path);
+        if !checked.failed && key.built == Built::Later && checked.value != default {
+            self.file(path, given, Fault::later(&format!("`{}`", key.name)).expected("this key left out"));
+            checked.failed = true;
+        }
+        if checked.failed && !matches!(checked.value, Value::List(_) | Value::Map(_)) {
+            checked.value = default;
+        }
+        checked
+    }
+
+    /// Checks a value that is there.
+    fn value(&mut self, kind: &'static Kind, given: &Located, path: &str) -> Checked {
+        match (kind, &given.node) {
+            (Kind::Section(keys), _) => self.section(keys, Some(given), path),
+            (Kind::Worker(keys), Node::Text(text) | Node::Loose(text)) => {
+                self.worker(keys, &worker_of_text(text, given), path)
+            }
+            (Kind::Worker(keys), _) => self.worker(keys, given, path),
+            (Kind::List(item), Node::List(items)) => self.list(item, given, items, path),
+            (Kind::List(item), Node::Loose(text)) => self.list(item, given, &split(text, given), path),
+            (Kind::Map(item), Node::Map(entries)) => {
+                let entries: Vec<_> = entries
+                    .iter()
+                    .map(|entry| (entry.key.clone(), self.value(item, &entry.value, &map_path(path, &entry.key))))
+                    .collect();
+                let failed = entries.iter().any(|(_, value)| value.failed);
+                Checked { value: Value::Map(entries), origin: Some(given.origin.clone()), failed }
+            }
+            _ => self.leaf(kind, given, path),
+        }
+    }
+
+    fn list(&mut self, item: &'static Kind, given: &Located, items: &[Located], path: &str) -> Checked {
+        let items: Vec<_> =
+            items.iter().enumerate().map(|(at, given)| self.value(item, given, &format!("{path}[{at}]"))).collect();
+        let failed = items.iter().any(|item| item.failed);
+        Checked { value: Value::List(items), origin: Some(given.origin.clone()), failed }
+    }
+
+    fn worker(&mut self, keys: &'static [Key], given: &Located, path: &str) -> Checked {
+        let worker = self.section(keys, Some(given), path);
+        let url = worker.key("url");
+        if url.value == Value::Unset && !url.failed && matches!(given.node, Node::Map(_) | Node::Null) {
+            let draft = Draft::new(format!("{path}.url"), "missing").at(given.origin.clone());
+            self.problems.push(draft.expected(Kind::WorkerUrl.expected()));
+        }
+        worker
+    }
+
+    fn leaf(&mut self, kind: &'static Kind, given: &Located, path: &str) -> Checked {
+        let origin = Some(given.origin.clone());
+        let read = self.expanded(given).and_then(|plain| match kind {
+            Kind::Free => self.free(&plain).map(Value::Free),
+            _ => scalar(kind, &plain, given, self.check_url),
+        });
+        match read {
+            Ok(value) => Checked { value, origin, failed: false },
+            Err(fault) => {
+                self.file(path, given, fault);
+                Checked { value: Value::Unset, origin, failed: true }
+            }
+        }
+    }
+
+    /// The value with `${NAME}` replaced. What came out of a variable means whatever the key makes of it, as a number
+    /// in a variable is a text too.
+    fn expanded(&self, given: &Located) -> Result<Located, Fault> {
+        let Node::Text(text) = &given.node else { return Ok(given.clone()) };
+        let node = match expand(text, self.env) {
+            Ok(None) => Node::Text(text.clone()),
+            Ok(Some(text)) => Node::Loose(text),
+            Err(ExpandError::Unset(name)) => {
+                let fault = Fault::new(format!("the variable `{name}` is not set"));
+                return Err(fault.expected(format!("`{name}` in the environment")));
+            }
+            Err(ExpandError::Malformed) => {
+                let fault = Fault::new("`${` does not name a variable");
+                return Err(fault.expected("`${NAME}`, or `$${` for the characters themselves"));
+            }
+        };
+        Ok(Located { node, origin: given.origin.clone() })
+    }
+
+    /// Any value, as JSON.
+    fn free(&self, given: &Located) -> Result<serde_json::Value, Fault> {
+        Ok(match &given.node {
+            Node::List(items) => {
+                let items = items.iter().map(|item| self.expanded(item).and_then(|item| self.free(&item)));
+                items.collect::<Result<_, _>>()?
+            }
+            Node::Map(entries) => {
+                let entries = entries.iter().map(|Entry { key, value, .. }| {
+                    self.expanded(value).and_then(|value| self.free(&value)).map(|value| (key.clone(), value))
+                });
+                serde_json::Value::Object(entries.collect::<Result<_, _>>()?)
+            }
+            Node::Text(text) | Node::Loose(text) => text.as_str().into(),
+            _ => given.shown(),
+        })
+    }
+
+    fn file(&mut self, path: &str, given: &Located, fault: Fault) {
+        let draft = Draft::new(path, fault.message).at(given.origin.clone()).nearest(fault.nearest);
+        let draft = draft.value(if fault.secret { "***".into() } else { given.shown() });
+        self.problems.push(match fault.expected {
+            Some(expected) => draft.expected(expected),
+            None => draft,
+        });
+    }
+}
+
+/// `[NAME=]URL` as the mapping it stands for. A `=` behind `://` belongs to the URL.
+pub(crate) fn worker_of_text(text: &str, given: &Located) -> Located {
+    let entry = |key: &str, text: &str| {
+        let node = match given.node {
+            Node::Loose(_) => Node::Loose(text.to_owned()),
+            _ => Node::Text(text.to_owned()),
+        };
+        let value = Located { node, origin: given.origin.clone() };
+        Entry { key: key.to_owned(), origin: given.origin.clone(), value }
+    };
+    let scheme = text.find("://").unwrap_or(text.len());
+    let entries = match text[..scheme].split_once('=') {
+        Some((name, _)) => vec![entry("name", name), entry("url", &text[name.len() + 1..])],
+        None => vec![entry("url", text)],
+    };
+    Located { node: Node::Map(entries), origin: given.origin.clone() }
+}
+
+/// A list in a variable or flag: parts between commas.
+fn split(text: &str, given: &Located) -> Vec<Located> {
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    parts.map(|part| Located { node: Node::Loose(part.to_owned()), origin: given.origin.clone() }).collect()
+}
+
+fn join(path: &str, key: &str) -> String {
+    let key = crate::tree::shown_text(key);
+    if path.is_empty() { key } else { format!("{path}.{key}") }
+}
+
+/// A name of the user's choice may hold dots, so it is quoted where it does.
+fn map_path(path: &str, name: &str) -> String {
+    if name.contains(['.', '[', ']']) {
+        format!("{path}[{:?}]", crate::tree::shown_text(name))
+    } else {
+        join(path, name)
+    }
+}
+
+fn sounds_secret(key: &str) -> bool {
+    let key = key.to_ascii_lowercase();
+    ["key", "secret", "token", "password", "passwd", "credential", "auth"].iter().any(|part| key.contains(part))
+}

@@ -1,0 +1,74 @@
+//! `${NAME}` in texts of the file.
+
+/// Why a text could not be expanded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ExpandError {
+    /// The variable has no value. Only its name is told.
+    Unset(String),
+    /// `${` is not followed by a name and `}`.
+    Malformed,
+}
+
+/// The text with every `${NAME}` replaced by the variable's value; `$${` stands for `${` itself. A value is not looked at
+/// again, so a variable cannot name another one. `None`: nothing to replace.
+pub(crate) fn expand(text: &str, env: &[(String, String)]) -> Result<Option<String>, ExpandError> {
+    if !text.contains("${") {
+        return Ok(None);
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("${") {
+        if rest[..at].ends_with('$') {
+            out.push_str(&rest[..at - 1]);
+            out.push_str("${");
+            rest = &rest[at + 2..];
+            continue;
+        }
+        out.push_str(&rest[..at]);
+        let after = &rest[at + 2..];
+        let end = after.find('}').ok_or(ExpandError::Malformed)?;
+        let name = &after[..end];
+        if !is_name(name) {
+            return Err(ExpandError::Malformed);
+        }
+        let (_, value) = env
+            .iter()
+            .find(|(key, _)| key == name)
+            .ok_or_else(|| ExpandError::Unset(name.chars().take(64).collect()))?;
+        out.push_str(value);
+        rest = &after[end + 1..];
+    }
+    out.push_str(rest);
+    Ok(Some(out))
+}
+
+fn is_name(name: &str) -> bool {
+    !name.starts_with(|letter: char| letter.is_ascii_digit())
+        && !name.is_empty()
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expanded(text: &str) -> Result<Option<String>, ExpandError> {
+        expand(text, &[("A".into(), "1".into()), ("B_2".into(), "${A}".into())])
+    }
+
+    #[test]
+    fn names_are_replaced_once() {
+        assert_eq!(expanded("x${A}y${A}"), Ok(Some("x1y1".into())));
+        assert_eq!(expanded("${B_2}"), Ok(Some("${A}".into())));
+        assert_eq!(expanded("$A $ {A}"), Ok(None));
+        assert_eq!(expanded("$${A} ${A}"), Ok(Some("${A} 1".into())));
+    }
+
+    #[test]
+    fn an_unset_name_is_told_and_a_broken_form_refused() {
+        assert_eq!(expanded("${NOPE}"), Err(ExpandError::Unset("NOPE".into())));
+        for text in ["${", "${}", "${A", "${A:-x}", "${1A}", "${ A }"] {
+            assert_eq!(expanded(text), Err(ExpandError::Malformed), "{text}");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! From sources to settings, one stage a line.
+
+use crate::{Problem, Settings, build::build, check::Checker, overlay, problem::Draft, schema::ROOT, top, yaml};
+
+/// Checks a worker's URL and gives its `host:port`, or says what is wrong with it.
+///
+/// Handed in because the code that connects is the one that must judge a URL.
+pub type CheckUrl = fn(&str) -> Result<String, String>;
+
+/// A value that a flag sets.
+#[derive(Clone, Debug)]
+pub struct Override {
+    /// Which key, as in `routing.policy`, `workers` (once per worker), `models.entries["a.b"].tokenizer`,
+    /// `workers["w1"].kv_events.endpoint`.
+    pub path: String,
+    /// Its value, as text.
+    pub value: String,
+    /// The flag, as problems call it.
+    pub flag: String,
+}
+
+/// Everything that settings are made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// What problems call the file.
+    pub name: &'a str,
+    /// The YAML text, if there is a file.
+    pub text: Option<&'a str>,
+    /// The environment. `${NAME}` in the file is looked up here, `WARMROUTE_*` set keys.
+    pub env: &'a [(String, String)],
+    /// `WARMROUTE_*` variables that are not keys because the program reads them itself.
+    pub own_env: &'a [&'a str],
+    /// What flags set.
+    pub overrides: &'a [Override],
+    /// How a worker's URL is checked.
+    pub check_url: CheckUrl,
+}
+
+/// Most problems reported; a file with more has one cause.
+const MAX_PROBLEMS: usize = 200;
+
+/// Makes settings out of all sources. Precedence: flag, environment, file, default.
+///
+/// # Errors
+/// Every problem found, in the order of the file, then those of variables and flags.
+pub fn load(source: Source<'_>) -> Result<Settings, Vec<Problem>> {
+    let Source { name, text, env, own_env, overrides, check_url } = source;
+    let (tree, mut problems) = text.map_or((None, Vec::new()), yaml::parse);
+    let mut root = top::tidy(tree, &mut problems);
+    overlay::environment(&mut root, env, own_env, &mut problems);
+    overlay::flags(&mut root, overrides, check_url, &mut problems);
+    let mut checker = Checker { env, check_url, problems };
+    let mut checked = checker.section(ROOT, Some(&root), "");
+    let Checker { mut problems, .. } = checker;
+    let settings = build(&mut checked, name, &mut problems);
+    if problems.is_empty() {
+        return Ok(settings);
+    }
+    let mut problems: Vec<_> = problems.into_iter().map(|draft| draft.named(name)).collect();
+    problems.sort_by_key(|problem| (problem.line.is_none(), problem.line, problem.column));
+    if problems.len() > MAX_PROBLEMS {
+        let more = problems.len() - MAX_PROBLEMS;
+        problems.truncate(MAX_PROBLEMS);
+        problems.push(Draft::new("", format!("and {more} more problems")).named(name));
+    }
+    Err(problems)
+}

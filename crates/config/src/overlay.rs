@@ -1,0 +1,240 @@
+//! What variables and flags set, laid over the tree of the file.
+//!
+//! Only finds the place of each value; whether the value fits is the walk's part, as for the file's own values.
+
+use crate::{
+    CheckUrl, Override,
+    check::worker_of_text,
+    nearest::nearest,
+    problem::Draft,
+    schema::{Key, Kind, LATER_SECTIONS, ROOT, TOP_ALIASES},
+    top,
+    tree::{Located, Node, Origin},
+};
+
+/// What names of our variables start with.
+const PREFIX: &str = "WARMROUTE_";
+
+/// Variables for test runs; a program that inherits them must not mind.
+const TEST_PREFIX: &str = "WARMROUTE_TEST_";
+
+/// Lays `WARMROUTE_SECTION__KEY` variables over the tree. An empty variable counts as not set.
+pub(crate) fn environment(root: &mut Located, env: &[(String, String)], own: &[&str], problems: &mut Vec<Draft>) {
+    for (name, value) in env {
+        let Some(path) = name.strip_prefix(PREFIX) else { continue };
+        if value.is_empty() || name.starts_with(TEST_PREFIX) || own.contains(&name.as_str()) {
+            continue;
+        }
+        let origin = Origin::Named(name.clone());
+        let path = path.to_ascii_lowercase();
+        let mut names: Vec<&str> = path.split("__").collect();
+        if let Some((_, target)) = TOP_ALIASES.iter().find(|(alias, _)| *alias == names[0]) {
+            names.splice(..1, target.iter().copied());
+        }
+        if LATER_SECTIONS.contains(&names[0]) {
+            problems.push(top::later(names[0], origin));
+            continue;
+        }
+        match leaf(&names) {
+            Some(Kind::Section(_) | Kind::Map(_) | Kind::Free) => {
+                let draft = Draft::new(names.join("."), "a mapping cannot be set by a variable");
+                problems.push(draft.expected("it in the file, or a variable for one of its keys").at(origin));
+            }
+            Some(_) => {
+                // Where the file has something else than a mapping, the walk reports that, and nothing can be set.
+                let place = names.iter().try_fold(&mut *root, |at, name| at.get_or_insert(name, &origin));
+                if let Some(place) = place {
+                    *place = Located { node: Node::Loose(value.clone()), origin: origin.clone() };
+                }
+            }
+            None => {
+                let known = variables();
+                // Compared without what all of them start with, which would make any two look alike.
+                let near = nearest(&name[PREFIX.len()..], known.iter().map(|known| &known[PREFIX.len()..]));
+                let draft = Draft::new("", "unknown variable").nearest(near.map(|near| format!("{PREFIX}{near}")));
+                let form = "WARMROUTE_ and a key's path in capitals with `__` between levels, such as \
+                            WARMROUTE_ROUTING__POLICY";
+                problems.push(draft.expected(form).at(origin));
+            }
+        }
+    }
+}
+
+/// The kind of the key that this path of names leads to.
+fn leaf(names: &[&str]) -> Option<Kind> {
+    let mut keys = ROOT;
+    let (last, sections) = names.split_last()?;
+    for name in sections {
+        match find(keys, name)?.kind {
+            Kind::Section(inner) => keys = inner,
+            _ => return None,
+        }
+    }
+    find(keys, last).map(|key| key.kind)
+}
+
+fn find(keys: &'static [Key], name: &str) -> Option<&'static Key> {
+    keys.iter().find(|key| key.name == name)
+}
+
+/// The names of all variables that set a key.
+fn variables() -> Vec<String> {
+    fn walk(keys: &[Key], before: &str, out: &mut Vec<String>) {
+        for key in keys {
+            let name = format!("{before}{}", key.name.to_ascii_uppercase());
+            match key.kind {
+                Kind::Section(inner) => walk(inner, &format!("{name}__"), out),
+                Kind::Map(_) | Kind::Free => {}
+                _ => out.push(name),
+            }
+        }
+    }
+    let mut out = Vec::new();
+    walk(ROOT, PREFIX, &mut out);
+    out
+}
+
+/// Lays what flags set over the tree. Several overrides of one list make up the whole list.
+pub(crate) fn flags(root: &mut Located, overrides: &[Override], check_url: CheckUrl, problems: &mut Vec<Draft>) {
+    let mut lists: Vec<&str> = Vec::new();
+    for Override { path, value, flag } in overrides {
+        let origin = Origin::Named(flag.clone());
+        let draft = |message: &str| Draft::new(path.as_str(), message).at(origin.clone());
+        let Some(steps) = steps(path) else {
+            problems.push(draft("not a path").expected("keys with dots between, such as routing.policy"));
+            continue;
+        };
+        if LATER_SECTIONS.contains(&steps[0].as_str()) {
+            problems.push(top::later(&steps[0], origin));
+            continue;
+        }
+        let (place, is_list) = match place(root, &steps, &origin, check_url) {
+            Ok(found) => found,
+            Err(message) => {
+                problems.push(draft(&message));
+                continue;
+            }
+        };
+        let given = Located { node: Node::Loose(value.clone()), origin: origin.clone() };
+        if !is_list {
+            *place = given;
+        } else if lists.contains(&path.as_str()) {
+            if let Node::List(items) = &mut place.node {
+                items.push(given);
+            }
+        } else {
+            lists.push(path);
+            *place = Located { node: Node::List(vec![given]), origin };
+        }
+    }
+}
+
+/// `a.b["c.d"].e` as `a`, `b`, `c.d`, `e`; `None` if it is not of that form.
+pub(crate) fn steps(path: &str) -> Option<Vec<String>> {
+    let mut steps = Vec::new();
+    let mut rest = path;
+    while !rest.is_empty() {
+        if let Some(quoted) = rest.strip_prefix("[\"") {
+            let (name, after) = quoted.split_once("\"]")?;
+            steps.push(name.to_owned());
+            rest = after;
+        } else if let Some(bare) = rest.strip_prefix('[') {
+            let (name, after) = bare.split_once(']')?;
+            steps.push(name.to_owned());
+            rest = after;
+        } else {
+            let bare = if steps.is_empty() { rest } else { rest.strip_prefix('.')? };
+            let end = bare.find(['.', '[']).unwrap_or(bare.len());
+            if end == 0 {
+                return None;
+            }
+            steps.push(bare[..end].to_owned());
+            rest = &bare[end..];
+        }
+    }
+    if steps.is_empty() { None } else { Some(steps) }
+}
+
+/// The place that a path leads to, and whether a list belongs there.
+fn place<'t>(
+    root: &'t mut Located,
+    steps: &[String],
+    origin: &Origin,
+    check_url: CheckUrl,
+) -> Result<(&'t mut Located, bool), String> {
+    let mut kind = Kind::Section(ROOT);
+    let mut at = root;
+    for step in steps {
+        kind = match kind {
+            Kind::Section(keys) | Kind::Worker(keys) => keys
+                .iter()
+                .find(|key| key.name == step)
+                .map(|key| key.kind)
+                .ok_or_else(|| format!("no key `{step}`"))?,
+            Kind::Map(inner) => *inner,
+            Kind::List(inner) => *inner,
+            _ => return Err(format!("no key `{step}`")),
+        };
+        at = match kind {
+            Kind::Worker(_) => worker_named(at, step, check_url)?,
+            _ => {
+                at.get_or_insert(step, origin).ok_or_else(|| format!("`{step}` cannot be set in what is no mapping"))?
+            }
+        };
+    }
+    Ok((at, matches!(kind, Kind::List(_))))
+}
+
+/// The worker with this name, or whose URL is at this `host:port`, as a mapping.
+fn worker_named<'t>(list: &'t mut Located, name: &str, check_url: CheckUrl) -> Result<&'t mut Located, String> {
+    if let Node::Loose(text) = &list.node {
+        // A list from a variable, not yet taken apart.
+        let items = text
+            .split(',')
+            .map(|part| Located { node: Node::Loose(part.trim().to_owned()), origin: list.origin.clone() });
+        list.node = Node::List(items.collect());
+    }
+    let Node::List(items) = &mut list.node else { return Err(format!("no worker `{name}`")) };
+    let mut known = Vec::new();
+    for (at, item) in items.iter_mut().enumerate() {
+        if let Node::Text(text) | Node::Loose(text) = &item.node {
+            *item = worker_of_text(&text.clone(), item);
+        }
+        let own = name_of(item, check_url);
+        if own.as_deref() == Some(name) {
+            return Ok(&mut items[at]);
+        }
+        known.extend(own);
+    }
+    Err(format!("no worker `{name}`, only {}", if known.is_empty() { "none".into() } else { known.join(", ") }))
+}
+
+fn name_of(worker: &mut Located, check_url: CheckUrl) -> Option<String> {
+    let text = |value: Option<&mut Located>| match value.map(|value| &value.node) {
+        Some(Node::Text(text) | Node::Loose(text)) => Some(text.clone()),
+        _ => None,
+    };
+    text(worker.get_mut("name")).or_else(|| check_url(&text(worker.get_mut("url"))?).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_names_between_dots_or_in_brackets() {
+        let found = steps(r#"models.entries["a.b/c"].tokenizer"#).expect("a path");
+        assert_eq!(found, ["models", "entries", "a.b/c", "tokenizer"]);
+        assert_eq!(steps("workers[w1].weight").expect("a path"), ["workers", "w1", "weight"]);
+        for path in ["", ".", "a.", "a..b", "a[b", "a[\"b]", "a]b["] {
+            assert_eq!(steps(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn every_leaf_of_the_table_has_a_variable() {
+        let all = variables();
+        assert!(all.contains(&"WARMROUTE_ROUTING__POLICY".to_owned()));
+        assert!(all.contains(&"WARMROUTE_KV_EVENTS__PREDICTION__TTL".to_owned()));
+    }
+}

@@ -1,0 +1,54 @@
+//! Where each key that was set stands, for problems that only show after loading.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    Problem,
+    checked::{Checked, Value},
+    overlay::steps,
+    tree::Origin,
+};
+
+/// Origins by path; keys at their defaults are not in it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Places {
+    file: String,
+    origins: BTreeMap<Vec<String>, Origin>,
+}
+
+impl Places {
+    pub(crate) fn of(root: &Checked, file: &str) -> Self {
+        let mut places = Self { file: file.to_owned(), origins: BTreeMap::new() };
+        places.collect(root, &mut Vec::new());
+        places
+    }
+
+    fn collect(&mut self, checked: &Checked, path: &mut Vec<String>) {
+        if let Some(origin) = &checked.origin {
+            self.origins.insert(path.clone(), origin.clone());
+        }
+        let mut inner = |name: String, value: &Checked| {
+            path.push(name);
+            self.collect(value, path);
+            path.pop();
+        };
+        match &checked.value {
+            Value::Map(entries) => entries.iter().for_each(|(name, value)| inner(name.clone(), value)),
+            Value::List(items) => items.iter().enumerate().for_each(|(at, value)| inner(at.to_string(), value)),
+            _ => {}
+        }
+    }
+
+    /// The problem with the place of its key, where that is known.
+    pub(crate) fn locate(&self, mut problem: Problem) -> Problem {
+        match steps(&problem.path).and_then(|path| self.origins.get(&path)) {
+            Some(Origin::File { line, column }) => {
+                (problem.line, problem.column) = (Some(*line), Some(*column));
+                problem.source.clone_from(&self.file);
+            }
+            Some(Origin::Named(name)) => problem.source.clone_from(name),
+            None => {}
+        }
+        problem
+    }
+}

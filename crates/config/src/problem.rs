@@ -1,0 +1,147 @@
+//! One thing that is wrong with the configuration, as the user is told.
+
+use std::fmt;
+
+use serde::Serialize;
+use serde_json::Value as Json;
+
+use crate::tree::Origin;
+
+/// One problem.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Problem {
+    /// Which key, as in `workers[1].wieght`; empty when the whole text is meant.
+    pub path: String,
+    /// Line in the file, from 1; `None` outside a file.
+    pub line: Option<u64>,
+    /// Column in the file, from 1.
+    pub column: Option<u64>,
+    /// What stands there; secrets as `***`, variables not expanded.
+    pub value: Json,
+    /// What is wrong.
+    pub message: String,
+    /// What would be right.
+    pub expected: Option<String>,
+    /// The known name that is closest.
+    pub nearest: Option<String>,
+    /// The file, variable or flag it came from.
+    pub source: String,
+}
+
+impl Problem {
+    /// A file that cannot be read. `reason` is the system's word for it.
+    pub fn unreadable(name: &str, reason: impl fmt::Display) -> Self {
+        let draft = Draft::new("", format!("the file cannot be read: {reason}"));
+        draft.expected("the path of a readable file, as `-c FILE`").named(name)
+    }
+
+    /// A file that is not UTF-8 from this byte on.
+    pub fn not_utf8(name: &str, valid_bytes: &[u8]) -> Self {
+        let line = 1 + valid_bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+        let last_line = valid_bytes.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
+        let column = 1 + String::from_utf8_lossy(last_line).chars().count() as u64;
+        let draft = Draft::new("", "the file is not UTF-8 from here on").expected("UTF-8 text");
+        draft.at(Origin::File { line, column }).named(name)
+    }
+
+    /// A value that turned out wrong only when the world was looked at, such as a directory without a tokenizer.
+    /// [`crate::Settings::locate`] adds where the key stands.
+    pub fn bad_value(path: &str, value: &str, message: &str) -> Self {
+        Draft::new(path, message).value(value.into()).named("configuration")
+    }
+}
+
+/// One line for a terminal.
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.source)?;
+        if let Some(line) = self.line {
+            write!(f, "line {line}, column {}: ", self.column.unwrap_or(1))?;
+        }
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        f.write_str(&self.message)?;
+        if let Some(expected) = &self.expected {
+            write!(f, ": expected {expected}")?;
+        }
+        if let Some(nearest) = &self.nearest {
+            write!(f, "; did you mean `{nearest}`?")?;
+        }
+        Ok(())
+    }
+}
+
+/// A problem whose source is not yet named.
+#[derive(Clone, Debug)]
+pub(crate) struct Draft {
+    pub(crate) path: String,
+    pub(crate) origin: Option<Origin>,
+    value: Json,
+    message: String,
+    expected: Option<String>,
+    nearest: Option<String>,
+}
+
+impl Draft {
+    pub(crate) fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+        let (path, message) = (path.into(), message.into());
+        Self { path, message, origin: None, value: Json::Null, expected: None, nearest: None }
+    }
+
+    pub(crate) fn expected(mut self, expected: impl Into<String>) -> Self {
+        self.expected = Some(expected.into());
+        self
+    }
+
+    pub(crate) fn at(mut self, origin: Origin) -> Self {
+        self.origin = Some(origin);
+        self
+    }
+
+    pub(crate) fn value(mut self, value: Json) -> Self {
+        self.value = value;
+        self
+    }
+
+    pub(crate) fn nearest(mut self, nearest: Option<String>) -> Self {
+        self.nearest = nearest;
+        self
+    }
+
+    /// The finished problem; `file` is the name that the file goes by.
+    pub(crate) fn named(self, file: &str) -> Problem {
+        let (line, column, source) = match self.origin {
+            Some(Origin::File { line, column }) => (Some(line), Some(column), file.to_owned()),
+            Some(Origin::Named(name)) => (None, None, name),
+            None => (None, None, file.to_owned()),
+        };
+        let Self { path, value, message, expected, nearest, .. } = self;
+        Problem { path, line, column, value, message, expected, nearest, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_reads_as_place_key_fault_and_remedy() {
+        let problem = Draft::new("workers[1].wieght", "unknown key")
+            .expected("one of name, url, weight")
+            .nearest(Some("weight".into()))
+            .at(Origin::File { line: 7, column: 5 })
+            .named("warmroute.yaml");
+        assert_eq!(
+            problem.to_string(),
+            "warmroute.yaml: line 7, column 5: workers[1].wieght: unknown key: expected one of name, url, weight; \
+             did you mean `weight`?"
+        );
+    }
+
+    #[test]
+    fn a_byte_that_is_not_utf8_is_found_by_line_and_column() {
+        let problem = Problem::not_utf8("f", "a: 1\nbü".as_bytes());
+        assert_eq!((problem.line, problem.column), (Some(2), Some(3)));
+    }
+}

@@ -1,0 +1,196 @@
+//! The schema as data: every key once, with its kind, default, range and meaning.
+//!
+//! Checking, defaults, the JSON schema and the reference page all read this one table; nothing else knows a key's name
+//! except the code that puts its value into [`crate::Settings`].
+
+mod json;
+mod page;
+mod table;
+
+pub use json::schema;
+pub use page::reference_page;
+pub(crate) use table::{LATER_SECTIONS, ROOT, TOP_ALIASES};
+
+/// One key of a section.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Key {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    /// As a user would write it; `~` = unset. Sections, lists and maps of sections have none.
+    pub(crate) default: &'static str,
+    pub(crate) doc: &'static str,
+    pub(crate) built: Built,
+}
+
+/// Whether this version does what the key says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Built {
+    Now,
+    /// Known, but only its default is accepted.
+    Later,
+}
+
+/// What values a key takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    Bool,
+    Int {
+        min: u64,
+        max: u64,
+    },
+    Float(Range),
+    Duration {
+        least: std::time::Duration,
+    },
+    Size {
+        min: u64,
+        max: u64,
+    },
+    /// Any text on one line.
+    Text,
+    /// A path on this machine.
+    Path,
+    /// The path part of a URL, from its `/` on.
+    UrlPath,
+    /// `tcp://host:port` or `ipc://path`.
+    Endpoint,
+    /// A worker's base URL.
+    WorkerUrl,
+    Listen,
+    /// A text that is never shown.
+    Secret,
+    /// One of some words.
+    Word(&'static [Choice]),
+    /// One of some words, or a value of the kind.
+    WordOr(&'static [Choice], &'static Kind),
+    /// Any value.
+    Free,
+    List(&'static Kind),
+    /// Names of the user's choice, each with a value of the kind.
+    Map(&'static Kind),
+    Section(&'static [Key]),
+    /// A section, or `[NAME=]URL` in its place.
+    Worker(&'static [Key]),
+}
+
+/// A range of numbers; both ends belong to it, except `min` when `open`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range {
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+    pub(crate) open: bool,
+}
+
+/// A word that a key takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice {
+    pub(crate) word: &'static str,
+    /// Other spellings; upper case, `-` and `_` never matter.
+    pub(crate) also: &'static [&'static str],
+    pub(crate) built: Built,
+}
+
+impl Key {
+    /// This key's default only is accepted, for now.
+    const fn later(mut self) -> Self {
+        self.built = Built::Later;
+        self
+    }
+
+    /// Whether every key below is for later too.
+    pub(crate) fn is_later(&self) -> bool {
+        match self.kind {
+            Kind::Section(keys) => self.built == Built::Later || keys.iter().all(Self::is_later),
+            _ => self.built == Built::Later,
+        }
+    }
+}
+
+const fn key(name: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Key {
+    Key { name, kind, default, doc, built: Built::Now }
+}
+
+const fn word(word: &'static str) -> Choice {
+    Choice { word, also: &[], built: Built::Now }
+}
+
+const fn word_later(word: &'static str) -> Choice {
+    Choice { word, also: &[], built: Built::Later }
+}
+
+impl Choice {
+    pub(crate) fn matches(&self, text: &str) -> bool {
+        let text = fold(text);
+        std::iter::once(&self.word).chain(self.also).any(|word| fold(word) == text)
+    }
+}
+
+/// `RoundRobin`, `round-robin` and `round_robin` are one word.
+fn fold(text: &str) -> String {
+    text.chars().filter(|letter| !matches!(letter, '-' | '_')).map(|letter| letter.to_ascii_lowercase()).collect()
+}
+
+impl Kind {
+    /// What the key expects, for a problem's text.
+    pub(crate) fn expected(&self) -> String {
+        match *self {
+            Self::Bool => "true or false".into(),
+            Self::Int { min, max: u64::MAX } => format!("a whole number of at least {min}"),
+            Self::Int { min, max } => format!("a whole number from {min} to {max}"),
+            Self::Float(range) => range.expected(),
+            Self::Duration { least } if least.is_zero() => {
+                "a duration such as 250ms, 30s or 5m, or a number of seconds".into()
+            }
+            Self::Duration { least } => format!(
+                "a duration of at least {} such as 250ms, 30s or 5m, or a number of seconds",
+                crate::scalar::show_duration(least)
+            ),
+            Self::Size { min, max } => {
+                let (min, max) = (crate::scalar::show_size(min), crate::scalar::show_size(max));
+                format!("a size such as 32KiB, 512MiB or a number of bytes, from {min} to {max}")
+            }
+            Self::Text => "a text".into(),
+            Self::Path => "a path".into(),
+            Self::UrlPath => "a path such as /health".into(),
+            Self::Endpoint => "tcp://HOST:PORT or ipc://PATH".into(),
+            Self::WorkerUrl => "a URL such as http://127.0.0.1:8000".into(),
+            Self::Listen => "an address such as 127.0.0.1:8080, [::1]:8080 or unix:/run/warmroute.sock".into(),
+            Self::Secret => "a text, best as ${NAME} of an environment variable".into(),
+            Self::Word(choices) => format!("one of {}", words(choices)),
+            Self::WordOr(choices, kind) => format!("{} or {}", words(choices), kind.expected()),
+            Self::Free => "any value".into(),
+            Self::List(_) => "a list".into(),
+            Self::Map(_) => "a mapping from names to values".into(),
+            Self::Section([]) => "an empty mapping".into(),
+            Self::Section(keys) => format!("a mapping with {}", names(keys)),
+            Self::Worker(keys) => format!("[NAME=]URL or a mapping with {}", names(keys)),
+        }
+    }
+}
+
+impl Range {
+    fn expected(self) -> String {
+        let Self { min, max, open } = self;
+        match (open, max.is_finite()) {
+            (true, false) => format!("a number above {min}"),
+            (false, false) => format!("a number of at least {min}"),
+            (true, true) => format!("a number above {min} and up to {max}"),
+            (false, true) => format!("a number from {min} to {max}"),
+        }
+    }
+
+    pub(crate) fn holds(self, value: f64) -> bool {
+        value.is_finite() && value <= self.max && if self.open { value > self.min } else { value >= self.min }
+    }
+}
+
+/// The words that this version takes.
+fn words(choices: &[Choice]) -> String {
+    let words: Vec<_> = choices.iter().filter(|choice| choice.built == Built::Now).map(|choice| choice.word).collect();
+    words.join(", ")
+}
+
+/// The names of some keys.
+pub(crate) fn names(keys: &[Key]) -> String {
+    keys.iter().map(|key| key.name).collect::<Vec<_>>().join(", ")
+}

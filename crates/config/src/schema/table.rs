@@ -1,0 +1,457 @@
+//! The table itself. Read it top-down: the sections first, their keys below.
+
+use std::time::Duration;
+
+use super::{Built, Choice, Key, Kind, Range, key, word, word_later};
+
+/// The sections of the file that this version acts on.
+pub(crate) const ROOT: &[Key] = &[
+    section("server", SERVER, "The listener that clients use."),
+    section("admin", ADMIN, "The listener that operators use."),
+    key(
+        "workers",
+        Kind::List(&Kind::Worker(WORKER)),
+        "[]",
+        "The engines (alias `backends`). An entry is a mapping, or just `[NAME=]URL`.",
+    ),
+    section("models", MODELS, "Where tokenizers and chat templates come from."),
+    section("routing", ROUTING, "How a worker is chosen."),
+    section("kv_events", KV_EVENTS, "How KV events are followed, and what the block index may hold."),
+    section("health_checks", HEALTH_CHECKS, "How workers are checked."),
+    section("request", REQUEST, "Time limits of one request."),
+    section("retry", RETRY, "How often and how soon a request is sent again."),
+    section("circuit_breaker", CIRCUIT_BREAKER, "When a failing worker is left out for a while."),
+    section("logging", LOGGING, "What is logged; the log goes to stderr."),
+    section("metrics", METRICS, "What is counted."),
+    section("decisions", DECISIONS, "What is kept of each decision."),
+];
+
+/// Sections that are known by name only: a file that sets one is told so.
+pub(crate) const LATER_SECTIONS: &[&str] = &[
+    "discovery",
+    "prefix_routing",
+    "kv_cache_index",
+    "parity",
+    "response_cache",
+    "queue",
+    "cache",
+    "model_aggregation",
+    "disaggregation",
+    "replicas",
+    "tenants",
+    "tracing",
+    "compat",
+];
+
+/// Other names for top-level keys.
+pub(crate) const TOP_ALIASES: &[(&str, &[&str])] =
+    &[("backends", &["workers"]), ("api_keys", &["tenants"]), ("decision_log", &["decisions", "log"])];
+
+const SERVER: &[Key] = &[
+    key(
+        "listen",
+        Kind::Listen,
+        "127.0.0.1:8080",
+        "Where clients connect; port 0 = chosen by the system. Anything but loopback needs `insecure_open`.",
+    ),
+    key("port", ANY_PORT, "auto", "Port of the data listener; `auto` = the one in `listen`."),
+    key(
+        "insecure_open",
+        Kind::Bool,
+        "false",
+        "Listen off loopback although no API key protects the listener (`--insecure-open`).",
+    ),
+    key("also_listen", Kind::List(&Kind::Listen), "[]", "More addresses to listen at.").later(),
+    key("probe_listen", Kind::Listen, "~", "Address that serves only `/livez` and `/readyz`.").later(),
+    section(
+        "tls",
+        &[
+            key("cert", Kind::Path, "~", "Certificate chain, PEM.").later(),
+            key("key", Kind::Path, "~", "Private key, PEM.").later(),
+            key("client_ca", Kind::Path, "~", "Clients must show a certificate of this authority.").later(),
+        ],
+        "TLS of the data listener.",
+    ),
+    // The lower end is what the HTTP reader needs for its buffer.
+    key("max_head_bytes", size(8 << 10, 1 << 20), "32KiB", "Longest request head; above: 431."),
+    key("max_body_bytes", size(1, 4 << 30), "32MiB", "Longest request body; above: 413."),
+    key(
+        "max_connections",
+        Kind::WordOr(AUTO, &Kind::Int { min: 1, max: 10_000_000 }),
+        "auto",
+        "Most open client connections; `auto` = from the limit on file descriptors.",
+    ),
+    key("keep_alive", SECONDS, "75s", "An idle client connection is closed after this."),
+    key("head_timeout", SECONDS, "10s", "A request head must be complete within this."),
+    key("drain_timeout", SECONDS_OR_ZERO, "300s", "How long running streams may go on after a stop signal."),
+    key("memory_budget", size(64 << 20, 1 << 50), "~", "Memory at which load is shed.").later(),
+    key(
+        "runtime_threads",
+        Kind::WordOr(AUTO, &Kind::Int { min: 1, max: 1_024 }),
+        "auto",
+        "Threads that serve requests; `auto` = one per core.",
+    ),
+];
+
+const ADMIN: &[Key] = &[
+    key(
+        "listen",
+        Kind::WordOr(&[word_later("same")], &Kind::Listen),
+        "127.0.0.1:9191",
+        "Where operators connect. Anything but loopback needs `token_file`.",
+    ),
+    key("token_file", Kind::Path, "~", "File with the token that admin calls must carry."),
+    key("tls", Kind::Free, "~", "TLS of the admin listener.").later(),
+    key("dashboard", Kind::Bool, "true", "Serve the dashboard where the program has one."),
+    key("show_text", Kind::Bool, "false", "Show prompt text to operators.").later(),
+];
+
+const WORKER: &[Key] = &[
+    key("name", Kind::Text, "~", "Its name in headers, logs and metrics; unset = `host:port` of the URL. Unique."),
+    key("url", Kind::WorkerUrl, "~", "Its base URL. Required."),
+    key(
+        "type",
+        Kind::Word(&[
+            word("auto"),
+            word("vllm"),
+            word("sglang"),
+            word("trtllm"),
+            word("openai"),
+            word("llamacpp"),
+            word("ollama"),
+            word("mlxcel"),
+            word("lmstudio"),
+            Choice { word: "continuum", also: &["continuum-router"], built: Built::Now },
+            word("generic"),
+            word_later("azure"),
+            word_later("anthropic"),
+            word_later("gemini"),
+        ]),
+        "auto",
+        "What kind of engine it is; `auto` = found out by asking it.",
+    ),
+    key("models", Kind::List(&Kind::Text), "[]", "It serves only these models; empty = those it lists."),
+    key(
+        "role",
+        Kind::Word(&[word("unified"), word_later("prefill"), word_later("decode")]),
+        "unified",
+        "Which phases it serves.",
+    ),
+    key("weight", Kind::Float(Range { min: 0.0, max: 1e6, open: true }), "1.0", "Its share compared with the others."),
+    key("api_key", Kind::Secret, "~", "Sent to the engine as a bearer token in place of the client's."),
+    key("block_size", BLOCK_SIZE, "auto", "Tokens per KV block; `auto` = `models.defaults.block_size`."),
+    key(
+        "dp_ranks",
+        Kind::WordOr(AUTO, &Kind::Int { min: 1, max: 4_096 }),
+        "auto",
+        "Data-parallel ranks; `auto` = as found.",
+    ),
+    key("bootstrap_port", PORT, "~", "Port of the prefill/decode hand-over.").later(),
+    section("health_check", HEALTH_CHECK, "How it is checked, where that differs from its type."),
+    section("kv_events", WORKER_KV_EVENTS, "Where its KV events come from."),
+    key(
+        "allow_tiers",
+        Kind::List(&Kind::Word(&[word("device"), word("host"), word("disk"), word("remote")])),
+        "[device, host, disk]",
+        "Tiers whose blocks count as warm.",
+    ),
+];
+
+const HEALTH_CHECK: &[Key] = &[
+    key("endpoint", Kind::UrlPath, "~", "Path asked first; unset = as the type has it."),
+    key(
+        "fallback_endpoints",
+        Kind::List(&Kind::UrlPath),
+        "~",
+        "Paths asked in order when the first is answered 404; unset = as the type has them.",
+    ),
+    key("method", Kind::Word(&[word("GET"), word("POST"), word("HEAD")]), "GET", "How the path is asked."),
+    key("body", Kind::Free, "~", "JSON body of a POST."),
+    key("accept_status", Kind::List(&STATUS), "[200]", "Statuses that mean healthy."),
+    key("warmup_status", Kind::List(&STATUS), "[503]", "Statuses that mean the model is loading."),
+    key("timeout", SECONDS, "~", "Time for one answer; unset = `health_checks.timeout`."),
+];
+
+const WORKER_KV_EVENTS: &[Key] = &[
+    key(
+        "source",
+        Kind::Word(&[
+            word("auto"),
+            word("zmq"),
+            word("none"),
+            word_later("sse"),
+            word_later("ws"),
+            word_later("poll"),
+            word_later("nats"),
+        ]),
+        "auto",
+        "Which kind of stream; `none` = its cache is predicted from our own decisions.",
+    ),
+    key(
+        "endpoint",
+        Kind::WordOr(AUTO, &Kind::Endpoint),
+        "auto",
+        "Where the stream is; `auto` = asked of the engine, else its host at `kv_events.default_port`.",
+    ),
+    key(
+        "replay_endpoint",
+        Kind::WordOr(&[word("auto"), word("none")], &Kind::Endpoint),
+        "auto",
+        "Where missed events can be asked for.",
+    ),
+    key("topic", Kind::Text, "", "Only messages whose topic starts with this; empty = `kv_events.topic_filter`."),
+    key("bind", Kind::Bool, "false", "Listen at `endpoint` and let the engine connect.").later(),
+];
+
+const MODELS: &[Key] = &[
+    section(
+        "defaults",
+        &[
+            TOKENIZER,
+            CHAT_TEMPLATE,
+            key(
+                "block_size",
+                BLOCK_SIZE,
+                "auto",
+                "Tokens per KV block of workers that do not set their own; `auto` = asked of each engine.",
+            ),
+        ],
+        "For every model without an entry.",
+    ),
+    key(
+        "entries",
+        Kind::Map(&Kind::Section(&[TOKENIZER, CHAT_TEMPLATE])),
+        "{}",
+        "By model id; a key left out is that of `defaults`.",
+    ),
+    key("rules", Kind::List(&Kind::Free), "[]", "Rewrites and fallbacks of model names.").later(),
+    key("aliases", Kind::Map(&Kind::Text), "{}", "Other names of models.").later(),
+];
+
+const TOKENIZER: Key = key(
+    "tokenizer",
+    Kind::WordOr(&[word("auto"), word("engine"), word("none")], &Kind::Path),
+    "auto",
+    "Directory with `tokenizer.json`, or `auto` (the model's local directory, the local model hub, the engine), `engine` \
+     (its `/tokenize`), `none` (prompts are compared as text).",
+);
+
+const CHAT_TEMPLATE: Key = key(
+    "chat_template",
+    Kind::WordOr(AUTO, &Kind::Path),
+    "auto",
+    "Template file; `auto` = the one that comes with the tokenizer.",
+);
+
+const ROUTING: &[Key] = &[
+    key("policy", Kind::Word(POLICIES), "~", "How a worker is chosen when the request does not say; unset = `warm`."),
+    key("prefill_policy", Kind::Word(POLICIES), "~", "Policy among prefill workers.").later(),
+    key("decode_policy", Kind::Word(POLICIES), "~", "Policy among decode workers.").later(),
+    key(
+        "overlap_weight",
+        Kind::Float(Range { min: 0.0, max: 100.0, open: false }),
+        "1.0",
+        "Weight of a request's own prefill cost.",
+    ),
+    key(
+        "temperature",
+        Kind::Float(Range { min: 0.0, max: 10.0, open: false }),
+        "0.0",
+        "0 = always the best worker; above, how evenly choices are spread.",
+    ),
+    key("busy_threshold", RATIO, "~", "A worker whose KV cache is fuller than this gets nothing.").later(),
+    key("track_active_blocks", Kind::Bool, "true", "Count the blocks of running requests as load."),
+    key(
+        "tokenize_budget",
+        SECONDS_OR_ZERO,
+        "2ms",
+        "Longest time spent on a prompt's tokens for one decision; beyond it the text prefix is used.",
+    ),
+    key("reservation_ttl", SECONDS, "300s", "A reservation without a call is given back after this."),
+    key("speculative", Kind::Bool, "true", "Count a decision's own blocks as warm at once."),
+    key("speculative_ttl", SECONDS, "2s", "How long they count, unless the engine confirms them."),
+    key("hash_seed_of_rings", ANY_INT, "0", "Seed of the hash rings.").later(),
+    section(
+        "session",
+        &[
+            key("mode", Kind::Word(&[word("soft"), word("hard"), word("off")]), "soft", "How sessions stick.").later(),
+            key(
+                "headers",
+                Kind::List(&Kind::Text),
+                "[x-semantic-cluster-id, x-session-id, x-user-id]",
+                "Headers that name a session.",
+            )
+            .later(),
+        ],
+        "Session affinity.",
+    ),
+    key("warm", Kind::Map(&Kind::Free), "{}", "Settings of the policy `warm`.").later(),
+    key("dynamo", Kind::Map(&Kind::Free), "{}", "Settings of the policy `dynamo_cost`.").later(),
+    section(
+        "medium_weights",
+        &[
+            key("gpu", RATIO, "1.0", "Weight of blocks in GPU memory.").later(),
+            key("cpu", RATIO, "0.3", "Weight of blocks in host memory.").later(),
+            key("disk", RATIO, "0.05", "Weight of blocks on disk.").later(),
+        ],
+        "What a warm block counts, by where it is.",
+    ),
+    key("models", Kind::Map(&Kind::Free), "{}", "Routing by model.").later(),
+];
+
+const POLICIES: &[Choice] = &[
+    word("warm"),
+    word("kv_aware"),
+    word("least_loaded"),
+    word("round_robin"),
+    word("random"),
+    word_later("weighted_round_robin"),
+    word_later("least_latency"),
+    word_later("power_of_two"),
+    word_later("consistent_hash"),
+    word_later("rendezvous_hash"),
+    Choice { word: "prefix_hash", also: &["prefix_aware_hash"], built: Built::Later },
+    word_later("cache_aware"),
+    word_later("lmcache_aware"),
+    Choice { word: "dynamo_cost", also: &["kv"], built: Built::Later },
+    word_later("composite"),
+    word_later("continuum"),
+];
+
+const KV_EVENTS: &[Key] = &[
+    key("enabled", Kind::Bool, "true", "Follow the engines' KV events."),
+    key("memory_budget", size(1 << 20, 1 << 50), "512MiB", "Memory that the block index may use."),
+    key("snapshot", Kind::Path, "~", "File that keeps the index over a restart.").later(),
+    key(
+        "block_hash",
+        Kind::Word(&[word("xxh3"), word("fnv1a"), word_later("keyed")]),
+        "xxh3",
+        "How block hashes are computed.",
+    ),
+    key("block_hash_seed", ANY_INT, "1337", "Seed of `xxh3`."),
+    key("default_port", PORT, "5557", "Port of the event stream where an engine does not announce one."),
+    key("topic_filter", Kind::Text, "", "Only messages whose topic starts with this."),
+    key("replay", Kind::Bool, "true", "Ask for missed events where the engine keeps them."),
+    key("max_message", size(1 << 10, 1 << 30), "64MiB", "Longest message; a longer one ends the connection."),
+    key("queue_batches", Kind::Int { min: 1, max: 1 << 24 }, "65536", "Most batches waiting per stream."),
+    key(
+        "max_events_per_second",
+        Kind::Int { min: 1, max: 1_000_000_000 },
+        "1000000",
+        "Most events taken per second and stream.",
+    ),
+    key("stale_after", SECONDS, "60s", "A stream without a message is called stale after this."),
+    section(
+        "prediction",
+        &[
+            key("ttl", SECONDS, "120s", "A predicted block is forgotten after this."),
+            key("max_blocks", Kind::Int { min: 1, max: 1 << 40 }, "1048576", "Most predicted blocks."),
+            key("prune_target_ratio", RATIO, "0.8", "When there are more, the oldest go until this share is left."),
+        ],
+        "The cache of workers without events, predicted from our own decisions.",
+    ),
+];
+
+const HEALTH_CHECKS: &[Key] = &[
+    key("enabled", Kind::Bool, "true", "Check workers by asking them."),
+    key("interval", PAUSE, "30s", "Time between checks."),
+    key("timeout", SECONDS, "10s", "Time for one answer."),
+    key("unhealthy_threshold", COUNT, "3", "Failures in a row that make a worker unhealthy."),
+    key("healthy_threshold", COUNT, "2", "Successes in a row that bring it back."),
+    key("endpoint", Kind::UrlPath, "~", "Path asked first; unset = the worker type's own list."),
+    key("warmup_check_interval", PAUSE, "1s", "Time between checks while a worker loads its model."),
+    key("max_warmup_duration", SECONDS, "300s", "A worker that loads longer than this is unhealthy."),
+    key("recovery_interval", PAUSE, "250ms", "First pause between knocks on a worker that is down."),
+    key("recovery_max_interval", PAUSE, "2s", "Longest pause between knocks."),
+];
+
+const REQUEST: &[Key] = &[
+    key("timeout", SECONDS, "300s", "Time for a stream's first byte, or for a whole other reply, over all attempts."),
+    key("max_retries", Kind::Int { min: 0, max: 100 }, "3", "Most times a request is sent again."),
+    key("retry_delay", SECONDS_OR_ZERO, "1s", "First delay; counts only when set while `retry.base_delay` is not."),
+    key("stream_idle_timeout", SECONDS, "120s", "A stream without a byte for this long is cut."),
+    key("stream_max_duration", SECONDS, "3600s", "A stream is cut after this in any case."),
+    key("connect_timeout", SECONDS, "1s", "Time for one TCP connect."),
+    key("hedge_after", SECONDS, "~", "Send a second copy when no byte came within this.").later(),
+];
+
+const RETRY: &[Key] = &[
+    key(
+        "max_attempts",
+        Kind::Int { min: 1, max: 100 },
+        "3",
+        "Most times a request is sent, the first included; at most 1 + `request.max_retries`.",
+    ),
+    key("base_delay", SECONDS_OR_ZERO, "100ms", "First delay before the same worker is tried again."),
+    key("max_delay", SECONDS_OR_ZERO, "30s", "Longest delay."),
+    key("exponential_backoff", Kind::Bool, "true", "Double the delay each time."),
+    key("jitter", Kind::Bool, "true", "Draw the delay from its upper half."),
+    key("budget_ratio", RATIO, "0.2", "Retries in flight over requests in flight, at most."),
+];
+
+const CIRCUIT_BREAKER: &[Key] = &[
+    key("enabled", Kind::Bool, "true", "Leave failing workers out."),
+    key("consecutive_failures", COUNT, "5", "Failures in a row that leave a worker out."),
+    key("sweep", PAUSE, "10s", "Time between looks at all workers."),
+    key("ejection", SECONDS, "30s", "How long a worker is left out the first time."),
+    key("max_ejected_ratio", RATIO, "0.5", "Share of a pool that may be left out; never its last worker."),
+];
+
+const LOGGING: &[Key] = &[
+    key(
+        "level",
+        Kind::Word(&[word("trace"), word("debug"), word("info"), word("warn"), word("error")]),
+        "info",
+        "The least important level that is logged.",
+    ),
+    key(
+        "format",
+        Kind::Word(&[word("auto"), word("json"), word("pretty")]),
+        "auto",
+        "How a line looks; `auto` = pretty on a terminal, else JSON.",
+    ),
+    key("enable_colors", Kind::Bool, "false", "Colours in the pretty form."),
+    key("requests", Kind::Bool, "false", "One line per request."),
+];
+
+const METRICS: &[Key] = &[
+    key("enabled", Kind::Bool, "true", "Serve `/metrics`."),
+    key("exemplars", Kind::Bool, "true", "Give histograms exemplars."),
+];
+
+const DECISIONS: &[Key] = &[
+    key("ring_entries", Kind::Int { min: 1, max: 10_000_000 }, "1000", "Most receipts kept."),
+    key("ring_bytes", size(64 << 10, 64 << 30), "16MiB", "Most memory for receipts."),
+    key("candidates", Kind::Int { min: 2, max: 1_024 }, "16", "Most candidates kept per receipt."),
+    section(
+        "log",
+        &[
+            key("path", Kind::Path, "~", "File that gets one receipt per line.").later(),
+            key("interval", SECONDS, "10s", "Time between writes.").later(),
+            key("chains", Kind::Bool, "false", "Write hash chains too.").later(),
+            key("include_request_text", Kind::Bool, "false", "Write prompt text too.").later(),
+        ],
+        "The decision log (alias: top-level `decision_log`).",
+    ),
+];
+
+const AUTO: &[Choice] = &[word("auto")];
+const PORT: Kind = Kind::Int { min: 1, max: 65_535 };
+const ANY_PORT: Kind = Kind::WordOr(AUTO, &Kind::Int { min: 0, max: 65_535 });
+const BLOCK_SIZE: Kind = Kind::WordOr(AUTO, &Kind::Int { min: 1, max: 1 << 16 });
+const COUNT: Kind = Kind::Int { min: 1, max: 1_000_000 };
+const ANY_INT: Kind = Kind::Int { min: 0, max: u64::MAX };
+const RATIO: Kind = Kind::Float(Range { min: 0.0, max: 1.0, open: false });
+const STATUS: Kind = Kind::Int { min: 100, max: 599 };
+const SECONDS: Kind = Kind::Duration { least: Duration::from_millis(1) };
+const SECONDS_OR_ZERO: Kind = Kind::Duration { least: Duration::ZERO };
+/// For what repeats: shorter pauses would be a busy loop.
+const PAUSE: Kind = Kind::Duration { least: Duration::from_millis(10) };
+
+const fn size(min: u64, max: u64) -> Kind {
+    Kind::Size { min, max }
+}
+
+const fn section(name: &'static str, keys: &'static [Key], doc: &'static str) -> Key {
+    key(name, Kind::Section(keys), "", doc)
+}

@@ -1,0 +1,549 @@
+//! The checked settings: one struct per section of the configuration.
+//!
+//! What a default is and which values are allowed stands in [`crate::schema`]'s table and nowhere else.
+//!
+//! **Invariant**: a value of these types passed every check; nothing here needs to be checked again.
+
+use std::{collections::BTreeMap, num::NonZeroU32, path::PathBuf, time::Duration};
+
+use kv_blocks::{BlockSize, Role, Tier};
+
+use crate::{Listen, Problem, Secret, places::Places};
+
+/// The whole configuration.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The data listener.
+    pub server: Server,
+    /// The admin listener.
+    pub admin: Admin,
+    /// The engines, in the order of the file.
+    pub workers: Vec<Worker>,
+    /// Where tokenizers and chat templates come from.
+    pub models: Models,
+    /// How a worker is chosen.
+    pub routing: Routing,
+    /// How KV events are followed, and what the block index may hold.
+    pub kv_events: KvEvents,
+    /// How workers are checked.
+    pub health_checks: HealthChecks,
+    /// Time limits of one request.
+    pub request: Request,
+    /// How often and how soon a request is sent again.
+    pub retry: Retry,
+    /// When a failing worker is left out.
+    pub circuit_breaker: CircuitBreaker,
+    /// What is logged.
+    pub logging: Logging,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// What is kept of each decision.
+    pub decisions: Decisions,
+    /// Every key with the value in force, secrets as `***`.
+    pub(crate) effective: serde_json::Value,
+    pub(crate) places: Places,
+}
+
+impl Settings {
+    /// Every key with the value in force, secrets as `***`.
+    pub fn to_json(&self) -> &serde_json::Value {
+        &self.effective
+    }
+
+    /// The same as YAML.
+    pub fn to_yaml(&self) -> String {
+        serde_saphyr::to_string(&self.effective).expect("a JSON value has a YAML form")
+    }
+
+    /// Gives a problem found after loading the line of its key (see [`Problem::bad_value`]).
+    pub fn locate(&self, problem: Problem) -> Problem {
+        self.places.locate(problem)
+    }
+}
+
+/// Section `server`.
+#[derive(Clone, Debug)]
+pub struct Server {
+    /// Where clients connect (`server.port` already applied).
+    pub listen: Listen,
+    /// Whether listening off loopback without an API key was asked for.
+    pub insecure_open: bool,
+    /// Longest accepted request head, bytes.
+    pub max_head_bytes: usize,
+    /// Longest accepted request body, bytes.
+    pub max_body_bytes: usize,
+    /// Most open client connections; `None` = from the file descriptor limit.
+    pub max_connections: Option<NonZeroU32>,
+    /// An idle client connection is closed after this.
+    pub keep_alive: Duration,
+    /// A request head must be complete within this.
+    pub head_timeout: Duration,
+    /// Running streams get this long after a stop signal.
+    pub drain_timeout: Duration,
+    /// Threads of the runtime; `None` = one per core.
+    pub runtime_threads: Option<NonZeroU32>,
+}
+
+/// Section `admin`.
+#[derive(Clone, Debug)]
+pub struct Admin {
+    /// Where operators connect.
+    pub listen: Listen,
+    /// File that holds the admin token.
+    pub token_file: Option<PathBuf>,
+    /// Whether the dashboard is served.
+    pub dashboard: bool,
+}
+
+/// One entry of section `workers`.
+#[derive(Clone, Debug)]
+pub struct Worker {
+    /// Its name: as given, else `host:port` of the URL. Unique.
+    pub name: String,
+    /// Its base URL, as [`crate::Source::check_url`] accepted it.
+    pub url: String,
+    /// What kind of engine it is; `None` = probed.
+    pub engine: Option<Engine>,
+    /// It serves only these models; empty = those it lists.
+    pub models: Vec<String>,
+    /// Which phase it serves.
+    pub role: Role,
+    /// Its share compared with the others, above 0.
+    pub weight: f64,
+    /// Sent to the engine as a bearer token in place of the client's.
+    pub api_key: Option<Secret>,
+    /// Tokens per KV block (its own, else `models.defaults.block_size`); `None` = probed.
+    pub block_size: Option<BlockSize>,
+    /// Data-parallel ranks; `None` = probed.
+    pub dp_ranks: Option<NonZeroU32>,
+    /// How this worker is checked, where it differs from its type.
+    pub health_check: HealthCheck,
+    /// Where its KV events come from.
+    pub kv_events: WorkerKvEvents,
+    /// Tiers whose blocks count as warm.
+    pub allow_tiers: Vec<Tier>,
+}
+
+/// `workers[].type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Engine {
+    /// vLLM.
+    Vllm,
+    /// SGLang.
+    Sglang,
+    /// TensorRT-LLM.
+    Trtllm,
+    /// Any server that speaks the OpenAI API.
+    Openai,
+    /// llama.cpp's server.
+    Llamacpp,
+    /// Ollama.
+    Ollama,
+    /// mlxcel.
+    Mlxcel,
+    /// LM Studio.
+    Lmstudio,
+    /// A Continuum router.
+    Continuum,
+    /// Anything else.
+    Generic,
+}
+
+impl Engine {
+    /// All kinds.
+    pub const ALL: [Self; 10] = [
+        Self::Vllm,
+        Self::Sglang,
+        Self::Trtllm,
+        Self::Openai,
+        Self::Llamacpp,
+        Self::Ollama,
+        Self::Mlxcel,
+        Self::Lmstudio,
+        Self::Continuum,
+        Self::Generic,
+    ];
+
+    /// The configuration's word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Vllm => "vllm",
+            Self::Sglang => "sglang",
+            Self::Trtllm => "trtllm",
+            Self::Openai => "openai",
+            Self::Llamacpp => "llamacpp",
+            Self::Ollama => "ollama",
+            Self::Mlxcel => "mlxcel",
+            Self::Lmstudio => "lmstudio",
+            Self::Continuum => "continuum",
+            Self::Generic => "generic",
+        }
+    }
+
+    pub(crate) fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|engine| engine.as_str() == word)
+    }
+}
+
+/// `workers[].health_check`: unset fields follow the worker's type.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HealthCheck {
+    /// Path asked first.
+    pub endpoint: Option<String>,
+    /// Paths asked in order when the first one is answered 404.
+    pub fallback_endpoints: Option<Vec<String>>,
+    /// How the path is asked.
+    pub method: CheckMethod,
+    /// JSON body of a POST.
+    pub body: Option<serde_json::Value>,
+    /// Statuses that mean healthy.
+    pub accept_status: Vec<u16>,
+    /// Statuses that mean "still loading".
+    pub warmup_status: Vec<u16>,
+    /// Time for one answer; `None` = `health_checks.timeout`.
+    pub timeout: Option<Duration>,
+}
+
+/// `workers[].health_check.method`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckMethod {
+    /// GET
+    Get,
+    /// POST
+    Post,
+    /// HEAD
+    Head,
+}
+
+/// `workers[].kv_events`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerKvEvents {
+    /// Which kind of stream.
+    pub source: EventSource,
+    /// Where the stream is; `None` = asked of the engine, else the default port.
+    pub endpoint: Option<String>,
+    /// Where missed events can be asked for.
+    pub replay_endpoint: ReplayEndpoint,
+    /// Only messages whose topic starts with this (its own, else `kv_events.topic_filter`).
+    pub topic: String,
+    /// Listen at `endpoint` and let the engine connect. Always false in this version.
+    pub bind: bool,
+}
+
+/// `workers[].kv_events.source`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventSource {
+    /// Whatever the engine announces.
+    Auto,
+    /// A ZMQ publisher.
+    Zmq,
+    /// No stream: its cache is predicted from our own decisions.
+    None,
+}
+
+/// `workers[].kv_events.replay_endpoint`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReplayEndpoint {
+    /// Whatever the engine announces.
+    Auto,
+    /// None: a gap is accepted.
+    None,
+    /// This one.
+    At(String),
+}
+
+/// Section `models`.
+#[derive(Clone, Debug)]
+pub struct Models {
+    /// For every model without an entry.
+    pub defaults: Model,
+    /// By model id; fields left out are those of `defaults`.
+    pub entries: BTreeMap<String, Model>,
+}
+
+impl Models {
+    /// What holds for this model id.
+    pub fn get(&self, id: &str) -> &Model {
+        self.entries.get(id).unwrap_or(&self.defaults)
+    }
+}
+
+/// `models.defaults`, and one entry of `models.entries`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Model {
+    /// Where the tokenizer comes from.
+    pub tokenizer: Tokenizer,
+    /// Where the chat template comes from.
+    pub chat_template: ChatTemplate,
+}
+
+/// `tokenizer` of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tokenizer {
+    /// The first of: the model's local directory, the local model hub, the engine's files, the engine's `/tokenize`.
+    Auto,
+    /// A directory with `tokenizer.json`.
+    Directory(PathBuf),
+    /// The engine's `/tokenize`.
+    Engine,
+    /// None: prompts are compared as text.
+    None,
+}
+
+/// `chat_template` of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChatTemplate {
+    /// The one that comes with the tokenizer.
+    Auto,
+    /// A template file.
+    File(PathBuf),
+}
+
+/// Section `routing`.
+#[derive(Clone, Debug)]
+pub struct Routing {
+    /// How a worker is chosen when the request does not say.
+    pub policy: Policy,
+    /// Weight of a request's own prefill cost.
+    pub overlap_weight: f64,
+    /// 0 = always the best; above, how evenly choices are spread.
+    pub temperature: f64,
+    /// Whether blocks in use by running requests count as load.
+    pub track_active_blocks: bool,
+    /// Longest time spent on tokens for one decision; beyond it the text prefix is used.
+    pub tokenize_budget: Duration,
+    /// A reservation without a call is given back after this.
+    pub reservation_ttl: Duration,
+    /// Whether a decision's own blocks count as warm at once.
+    pub speculative: bool,
+    /// How long they do, unconfirmed.
+    pub speculative_ttl: Duration,
+}
+
+/// A routing policy that this version has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// In turn.
+    RoundRobin,
+    /// By lot.
+    Random,
+    /// Fewest requests in flight.
+    LeastLoaded,
+    /// Longest warm prefix.
+    KvAware,
+    /// Lowest estimated milliseconds.
+    Warm,
+}
+
+impl Policy {
+    /// All policies.
+    pub const ALL: [Self; 5] = [Self::Warm, Self::KvAware, Self::LeastLoaded, Self::RoundRobin, Self::Random];
+
+    /// Its name in configuration, headers and receipts.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::RoundRobin => "round_robin",
+            Self::Random => "random",
+            Self::LeastLoaded => "least_loaded",
+            Self::KvAware => "kv_aware",
+            Self::Warm => "warm",
+        }
+    }
+
+    pub(crate) fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|policy| policy.as_str() == word)
+    }
+}
+
+/// Section `kv_events`.
+#[derive(Clone, Debug)]
+pub struct KvEvents {
+    /// Whether streams are followed at all.
+    pub enabled: bool,
+    /// Bytes that the block index may use.
+    pub memory_budget: u64,
+    /// How block hashes are computed.
+    pub block_hash: BlockHashKind,
+    /// Seed of `xxh3`.
+    pub block_hash_seed: u64,
+    /// Port assumed where an engine does not announce one.
+    pub default_port: u16,
+    /// Only messages whose topic starts with this.
+    pub topic_filter: String,
+    /// Whether missed events are asked for.
+    pub replay: bool,
+    /// Longest accepted message, bytes.
+    pub max_message: usize,
+    /// Most batches waiting per stream.
+    pub queue_batches: usize,
+    /// Most events taken per second and stream.
+    pub max_events_per_second: u64,
+    /// A stream without a message is called stale after this.
+    pub stale_after: Duration,
+    /// Prediction for workers without a stream.
+    pub prediction: Prediction,
+}
+
+/// `kv_events.block_hash`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockHashKind {
+    /// XXH3, with a seed.
+    Xxh3,
+    /// FNV-1a.
+    Fnv1a,
+}
+
+/// `kv_events.prediction`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prediction {
+    /// A predicted block is forgotten after this.
+    pub ttl: Duration,
+    /// Most predicted blocks.
+    pub max_blocks: u64,
+    /// When there are more, the oldest go until this share is left.
+    pub prune_target_ratio: f64,
+}
+
+/// Section `health_checks`.
+#[derive(Clone, Debug)]
+pub struct HealthChecks {
+    /// Whether workers are checked by asking them.
+    pub enabled: bool,
+    /// Time between checks.
+    pub interval: Duration,
+    /// Time for one answer.
+    pub timeout: Duration,
+    /// Failures in a row that make a worker unhealthy.
+    pub unhealthy_threshold: NonZeroU32,
+    /// Successes in a row that bring it back.
+    pub healthy_threshold: NonZeroU32,
+    /// Path asked first; `None` = the worker type's own list.
+    pub endpoint: Option<String>,
+    /// Time between checks while a worker loads its model.
+    pub warmup_check_interval: Duration,
+    /// A worker that loads longer than this is unhealthy.
+    pub max_warmup_duration: Duration,
+    /// First pause between knocks on a worker that is down.
+    pub recovery_interval: Duration,
+    /// Longest pause between knocks.
+    pub recovery_max_interval: Duration,
+}
+
+/// Section `request`.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// A stream's first byte, or a whole non-stream reply, over all attempts.
+    pub timeout: Duration,
+    /// Times a request is sent again.
+    pub max_retries: u32,
+    /// A stream is cut after this long without a byte.
+    pub stream_idle_timeout: Duration,
+    /// A stream is cut after this long in any case.
+    pub stream_max_duration: Duration,
+    /// Time for one TCP connect.
+    pub connect_timeout: Duration,
+}
+
+/// Section `retry`.
+#[derive(Clone, Debug)]
+pub struct Retry {
+    /// Times a request is sent, the first one included (`request.max_retries` already applied).
+    pub max_attempts: NonZeroU32,
+    /// First delay before the same worker is tried again.
+    pub base_delay: Duration,
+    /// Longest delay.
+    pub max_delay: Duration,
+    /// Whether the delay doubles.
+    pub exponential_backoff: bool,
+    /// Whether the delay is drawn from its upper half.
+    pub jitter: bool,
+    /// Retries in flight over requests in flight, at most.
+    pub budget_ratio: f64,
+}
+
+/// Section `circuit_breaker`.
+#[derive(Clone, Debug)]
+pub struct CircuitBreaker {
+    /// Whether failing workers are left out.
+    pub enabled: bool,
+    /// Failures in a row that leave a worker out.
+    pub consecutive_failures: NonZeroU32,
+    /// Time between looks at all workers.
+    pub sweep: Duration,
+    /// How long a worker is left out the first time.
+    pub ejection: Duration,
+    /// Share of a pool that may be left out.
+    pub max_ejected_ratio: f64,
+}
+
+/// Section `logging`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Logging {
+    /// The least important level that is logged.
+    pub level: Level,
+    /// How a line looks.
+    pub format: LogFormat,
+    /// Colours in the pretty form.
+    pub enable_colors: bool,
+    /// One line per request.
+    pub requests: bool,
+}
+
+/// `logging.level`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Everything.
+    Trace,
+    /// For developers.
+    Debug,
+    /// What an operator wants to see.
+    Info,
+    /// What an operator should look at.
+    Warn,
+    /// What went wrong.
+    Error,
+}
+
+impl Level {
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Trace => "trace",
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Warn => "warn",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// `logging.format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Pretty on a terminal, else JSON.
+    Auto,
+    /// One JSON object per line.
+    Json,
+    /// For people.
+    Pretty,
+}
+
+/// Section `metrics`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metrics {
+    /// Whether `/metrics` is served.
+    pub enabled: bool,
+    /// Whether histograms carry exemplars.
+    pub exemplars: bool,
+}
+
+/// Section `decisions`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decisions {
+    /// Most receipts kept.
+    pub ring_entries: usize,
+    /// Most bytes of receipts kept.
+    pub ring_bytes: usize,
+    /// Most candidates kept per receipt.
+    pub candidates: usize,
+}

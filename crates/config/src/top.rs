@@ -1,0 +1,82 @@
+//! The top level of the file: aliases put in their places, sections of later versions set aside.
+
+use crate::{
+    nearest::nearest,
+    problem::Draft,
+    schema::{LATER_SECTIONS, ROOT, TOP_ALIASES, names},
+    tree::{Entry, Located, Node, Origin},
+};
+
+/// Gives the tree with this version's sections only, and a problem for each other key.
+pub(crate) fn tidy(given: Option<Located>, problems: &mut Vec<Draft>) -> Located {
+    let mut root = Located { node: Node::Map(Vec::new()), origin: Origin::File { line: 1, column: 1 } };
+    let entries = match given {
+        None | Some(Located { node: Node::Null, .. }) => return root,
+        Some(Located { node: Node::Map(entries), .. }) => entries,
+        Some(other) => {
+            let draft =
+                Draft::new("", "the text is not a mapping").expected(format!("sections such as {}", names(ROOT)));
+            problems.push(draft.at(other.origin));
+            return root;
+        }
+    };
+    for entry in entries {
+        let path = TOP_ALIASES.iter().find(|(alias, _)| *alias == entry.key).map(|(_, path)| *path);
+        match path {
+            Some(path) if LATER_SECTIONS.contains(&path[0]) => problems.push(later(&entry.key, entry.origin)),
+            Some(path) => put(&mut root, path, entry, problems),
+            None if LATER_SECTIONS.contains(&entry.key.as_str()) => {
+                if !matches!(entry.value.node, Node::Null) {
+                    problems.push(later(&entry.key, entry.origin));
+                }
+            }
+            None if ROOT.iter().any(|key| key.name == entry.key) => {
+                put(&mut root, &[&entry.key.clone()], entry, problems)
+            }
+            None => problems.push(unknown(entry)),
+        }
+    }
+    root
+}
+
+/// A section that is known by name only.
+pub(crate) fn later(section: &str, origin: Origin) -> Draft {
+    let draft = Draft::new(section, format!("section `{section}` is not built yet in this version"));
+    draft.expected("this section left out").at(origin)
+}
+
+/// Names that may stand at the top.
+fn known() -> impl Iterator<Item = &'static str> {
+    ROOT.iter()
+        .map(|key| key.name)
+        .chain(LATER_SECTIONS.iter().copied())
+        .chain(TOP_ALIASES.iter().map(|(alias, _)| *alias))
+}
+
+fn unknown(entry: Entry) -> Draft {
+    let nearest = nearest(&entry.key, known());
+    Draft::new(crate::tree::shown_text(&entry.key), "unknown section")
+        .at(entry.origin)
+        .expected(format!("one of {}", names(ROOT)))
+        .nearest(nearest)
+}
+
+fn put(root: &mut Located, path: &[&str], entry: Entry, problems: &mut Vec<Draft>) {
+    let (last, sections) = path.split_last().expect("an alias leads somewhere");
+    let mut at = &mut *root;
+    for section in sections {
+        let Some(inner) = at.get_or_insert(section, &entry.origin) else { return };
+        at = inner;
+    }
+    let Some(place) = at.get_or_insert(last, &entry.origin) else { return };
+    if matches!(place.node, Node::Null) {
+        *place = entry.value;
+    } else {
+        let message = format!("set a second time: `{}` is another name of `{}`", alias_of(path), path.join("."));
+        problems.push(Draft::new(entry.key, message).expected("one of the two").at(entry.origin));
+    }
+}
+
+fn alias_of(path: &[&str]) -> &'static str {
+    TOP_ALIASES.iter().find(|(_, target)| *target == path).map_or("", |(alias, _)| alias)
+}

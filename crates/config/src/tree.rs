@@ -1,0 +1,117 @@
+//! The configuration before it is checked: values of any shape, each knowing where it came from.
+//!
+//! File, environment and flags all end up in one such tree, so that one walk checks them alike.
+
+use serde_json::Value as Json;
+
+/// Where a value or key came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The file; line and column from 1.
+    File { line: u64, column: u64 },
+    /// An environment variable or a flag, by its name.
+    Named(String),
+}
+
+/// A value and where it came from.
+#[derive(Clone, Debug)]
+pub(crate) struct Located {
+    pub(crate) node: Node,
+    pub(crate) origin: Origin,
+}
+
+/// A value of any shape.
+#[derive(Clone, Debug)]
+pub(crate) enum Node {
+    Null,
+    Bool(bool),
+    Int(i128),
+    Float(f64),
+    /// A string of the file; `${NAME}` in it is still to be expanded.
+    Text(String),
+    /// A text from a variable or flag: what it means depends on the key.
+    Loose(String),
+    List(Vec<Located>),
+    /// In the order of the file, no key twice.
+    Map(Vec<Entry>),
+}
+
+/// One key of a map.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) origin: Origin,
+    pub(crate) value: Located,
+}
+
+/// Longest text shown in a problem, characters; the rest is cut.
+const SHOWN_CHARS: usize = 80;
+
+impl Located {
+    /// The value under this key, if this is a map that has it.
+    pub(crate) fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
+        match &mut self.node {
+            Node::Map(entries) => entries.iter_mut().find(|entry| entry.key == key).map(|entry| &mut entry.value),
+            _ => None,
+        }
+    }
+
+    /// The value under this key, made an empty map if there is none; `None` if this is something other than a map.
+    pub(crate) fn get_or_insert(&mut self, key: &str, origin: &Origin) -> Option<&mut Self> {
+        if matches!(self.node, Node::Null) {
+            *self = Self { node: Node::Map(Vec::new()), origin: origin.clone() };
+        }
+        let Node::Map(entries) = &mut self.node else { return None };
+        let at = entries.iter().position(|entry| entry.key == key).unwrap_or_else(|| {
+            let value = Self { node: Node::Null, origin: origin.clone() };
+            entries.push(Entry { key: key.to_owned(), origin: origin.clone(), value });
+            entries.len() - 1
+        });
+        Some(&mut entries[at].value)
+    }
+
+    /// What a problem shows of it. Texts stand as they were written, before `${NAME}` was expanded: a variable's value
+    /// never appears.
+    pub(crate) fn shown(&self) -> Json {
+        match &self.node {
+            Node::Null => Json::Null,
+            Node::Bool(value) => Json::Bool(*value),
+            Node::Int(value) => u64::try_from(*value)
+                .map(Json::from)
+                .or_else(|_| i64::try_from(*value).map(Json::from))
+                .unwrap_or_else(|_| Json::from(value.to_string())),
+            Node::Float(value) => Json::from(*value),
+            Node::Text(text) | Node::Loose(text) => Json::from(shown_text(text)),
+            Node::List(_) => Json::from("[...]"),
+            Node::Map(_) => Json::from("{...}"),
+        }
+    }
+}
+
+/// A text, cut when long, with the user and password of a URL hidden.
+pub(crate) fn shown_text(text: &str) -> String {
+    let hidden = match (text.find("://"), text.rfind('@')) {
+        (Some(scheme), Some(at)) if scheme + 3 <= at => format!("{}***{}", &text[..scheme + 3], &text[at..]),
+        _ => text.to_owned(),
+    };
+    match hidden.char_indices().nth(SHOWN_CHARS) {
+        Some((end, _)) => format!("{}...", &hidden[..end]),
+        None => hidden,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_shown_without_its_user_and_password() {
+        assert_eq!(shown_text("redis://u:p@ss@h:1/x"), "redis://***@h:1/x");
+        assert_eq!(shown_text("a@b://c"), "a@b://c");
+    }
+
+    #[test]
+    fn a_long_text_is_cut_between_characters() {
+        assert_eq!(shown_text(&"ü".repeat(100)), format!("{}...", "ü".repeat(80)));
+    }
+}

@@ -1,0 +1,162 @@
+//! One value of a simple kind, from any way of writing it.
+
+use std::time::Duration;
+
+use crate::{
+    CheckUrl, Listen, Secret,
+    checked::{Checked, Value},
+    fault::Fault,
+    nearest::nearest,
+    scalar,
+    schema::{Built, Choice, Key, Kind},
+    tree::{Located, Node, Origin},
+};
+
+/// Reads a value whose `${NAME}` are already replaced. `written` is the value before that: what faults may show.
+pub(crate) fn scalar(kind: &Kind, given: &Located, written: &Located, check_url: CheckUrl) -> Result<Value, Fault> {
+    let unusable = || Fault::unusable(written, kind);
+    // A text of the file is a text; one from elsewhere may be a number too.
+    let (text, loose) = match &given.node {
+        Node::Text(text) => (Some(text.as_str()), None),
+        Node::Loose(text) => (Some(text.as_str()), Some(text.as_str())),
+        _ => (None, None),
+    };
+    match *kind {
+        Kind::Bool => match (&given.node, loose) {
+            (Node::Bool(value), _) => Some(*value),
+            (_, Some("true" | "1")) => Some(true),
+            (_, Some("false" | "0")) => Some(false),
+            _ => None,
+        }
+        .map(Value::Bool)
+        .ok_or_else(unusable),
+        Kind::Int { min, max } => {
+            whole(given, loose).filter(|number| (min..=max).contains(number)).map(Value::Int).ok_or_else(unusable)
+        }
+        Kind::Float(range) => {
+            number(given, loose).filter(|number| range.holds(*number)).map(Value::Float).ok_or_else(unusable)
+        }
+        Kind::Duration { least } => {
+            let read = match text {
+                Some(text) => scalar::duration(text),
+                None => number(given, None).and_then(scalar::seconds),
+            };
+            let fits = |duration: &Duration| (least..=scalar::MAX_DURATION).contains(duration);
+            read.filter(fits).map(Value::Duration).ok_or_else(unusable)
+        }
+        Kind::Size { min, max } => {
+            let read = text.map_or_else(|| whole(given, None), scalar::size);
+            read.filter(|bytes| (min..=max).contains(bytes)).map(Value::Size).ok_or_else(unusable)
+        }
+        Kind::Word(choices) => one_of(choices, text, written, kind),
+        Kind::WordOr(choices, other) => {
+            match choices.iter().find(|choice| text.is_some_and(|text| choice.matches(text))) {
+                Some(_) => one_of(choices, text, written, kind),
+                None => scalar(other, given, written, check_url).map_err(|fault| {
+                    // The words are part of what would have been right, unless the value itself says more.
+                    if fault.expected.as_deref() == Some(&other.expected()) {
+                        Fault { secret: fault.secret, ..unusable() }
+                    } else {
+                        fault
+                    }
+                }),
+            }
+        }
+        Kind::Listen => text.and_then(|text| text.parse::<Listen>().ok()).map(Value::Listen).ok_or_else(unusable),
+        Kind::WorkerUrl => {
+            let url = text.ok_or_else(unusable)?;
+            // The reason may quote the URL, with a password or a variable's value in it.
+            let quoted = |reason: String| reason.replace(url, written.shown().as_str().unwrap_or("***"));
+            check_url(url)
+                .map(|host_port| Value::WorkerUrl { url: url.to_owned(), host_port })
+                .map_err(|reason| Fault::new(quoted(reason)).expected(kind.expected()))
+        }
+        Kind::Secret => text
+            .filter(|text| is_one_line(text) && !text.is_empty())
+            .map(|text| Value::Secret(Secret::new(text)))
+            .ok_or_else(unusable),
+        Kind::Text => texts(text, |_| true, unusable),
+        Kind::Path => texts(text, |text| !text.is_empty(), unusable),
+        Kind::UrlPath => texts(text, is_url_path, unusable),
+        Kind::Endpoint => texts(text, is_endpoint, unusable),
+        Kind::Free | Kind::List(_) | Kind::Map(_) | Kind::Section(_) | Kind::Worker(_) => Err(unusable()),
+    }
+}
+
+/// A key's default, read from the table.
+pub(crate) fn default_of(key: &Key) -> Value {
+    of_default_text(&key.kind, key.default)
+}
+
+fn of_default_text(kind: &Kind, text: &str) -> Value {
+    match (kind, text) {
+        (_, "~") => Value::Unset,
+        (Kind::List(item), list) => {
+            let list = list.trim_start_matches('[').trim_end_matches(']');
+            let items = list.split(", ").filter(|text| !text.is_empty());
+            Value::List(items.map(|text| Checked::default_of(of_default_text(item, text))).collect())
+        }
+        (Kind::Map(_) | Kind::Section(_), _) => Value::Map(Vec::new()),
+        (kind, text) => {
+            let given = Located { node: Node::Loose(text.to_owned()), origin: Origin::Named(String::new()) };
+            scalar(kind, &given, &given, |_| Err(String::new())).expect("a test reads every default of the table")
+        }
+    }
+}
+
+fn one_of(choices: &[Choice], text: Option<&str>, written: &Located, kind: &Kind) -> Result<Value, Fault> {
+    let text = text.ok_or_else(|| Fault::unusable(written, kind))?;
+    match choices.iter().find(|choice| choice.matches(text)) {
+        Some(Choice { word, built: Built::Now, .. }) => Ok(Value::Word(word)),
+        Some(choice) => Err(Fault::later(&format!("`{}`", choice.word)).expected(kind.expected())),
+        None => {
+            let words = choices.iter().filter(|choice| choice.built == Built::Now).map(|choice| choice.word);
+            Err(Fault { nearest: nearest(text, words), ..Fault::unusable(written, kind) })
+        }
+    }
+}
+
+fn whole(given: &Located, loose: Option<&str>) -> Option<u64> {
+    match (&given.node, loose) {
+        (Node::Int(number), _) => u64::try_from(*number).ok(),
+        (_, Some(text)) => text.trim().parse().ok(),
+        _ => None,
+    }
+}
+
+fn number(given: &Located, loose: Option<&str>) -> Option<f64> {
+    match (&given.node, loose) {
+        #[expect(clippy::cast_precision_loss, reason = "no range of ours reaches where it matters")]
+        (Node::Int(number), _) => Some(*number as f64),
+        (Node::Float(number), _) => Some(*number),
+        (_, Some(text)) => text.trim().parse().ok(),
+        _ => None,
+    }
+}
+
+fn texts(text: Option<&str>, fits: impl Fn(&str) -> bool, unusable: impl Fn() -> Fault) -> Result<Value, Fault> {
+    text.filter(|text| is_one_line(text) && fits(text)).map(|text| Value::Text(text.to_owned())).ok_or_else(unusable)
+}
+
+fn is_one_line(text: &str) -> bool {
+    !text.contains(|letter: char| letter.is_control())
+}
+
+fn is_url_path(text: &str) -> bool {
+    text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic()) && !text.contains('#')
+}
+
+/// Only the shape: whether such a place exists shows when it is connected to.
+fn is_endpoint(text: &str) -> bool {
+    if let Some(path) = text.strip_prefix("ipc://") {
+        return !path.is_empty();
+    }
+    let Some((host, port)) = text.strip_prefix("tcp://").and_then(|rest| rest.rsplit_once(':')) else { return false };
+    let host_fits = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(host) => host.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => {
+            host == "*" || (!host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b)))
+        }
+    };
+    host_fits && port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0)
+}

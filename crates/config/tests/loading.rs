@@ -1,0 +1,284 @@
+//! What a right configuration means.
+
+mod sources;
+
+use std::{num::NonZeroU32, time::Duration};
+
+use config::{
+    ChatTemplate, CheckMethod, Engine, EventSource, Level, Listen, LogFormat, Policy, ReplayEndpoint, Settings,
+    Tokenizer,
+};
+use contract_id::contract;
+use kv_blocks::Tier;
+use sources::{lines, load_all, settings};
+
+fn listen(text: &str) -> Listen {
+    text.parse().expect("an address")
+}
+
+fn with_flags(text: &str, env: &[(&str, &str)], flags: &[(&str, &str, &str)]) -> Settings {
+    load_all(text, env, flags).unwrap_or_else(|problems| panic!("{}", lines(&problems)))
+}
+
+#[test]
+fn an_empty_file_gives_every_default() {
+    for text in ["", "# nothing\n", "server:\nworkers:\n", "~\n"] {
+        let settings = settings(text);
+        assert_eq!(settings.server.listen, listen("127.0.0.1:8080"));
+        assert_eq!(settings.server.max_head_bytes, 32 << 10);
+        assert_eq!(settings.server.max_body_bytes, 32 << 20);
+        assert_eq!(settings.server.max_connections, None);
+        assert_eq!(settings.server.keep_alive, Duration::from_secs(75));
+        assert_eq!(settings.admin.listen, listen("127.0.0.1:9191"));
+        assert!(settings.workers.is_empty());
+        assert_eq!(settings.models.get("any").tokenizer, Tokenizer::Auto);
+        assert_eq!(settings.routing.policy, Policy::Warm);
+        assert_eq!(settings.routing.tokenize_budget, Duration::from_millis(2));
+        assert_eq!(settings.routing.speculative_ttl, Duration::from_secs(2));
+        assert_eq!(settings.kv_events.memory_budget, 512 << 20);
+        assert_eq!(settings.kv_events.block_hash_seed, 1337);
+        assert_eq!(settings.kv_events.default_port, 5557);
+        assert_eq!(settings.kv_events.prediction.max_blocks, 1 << 20);
+        assert_eq!(settings.decisions.ring_entries, 1000);
+        assert_eq!(settings.decisions.ring_bytes, 16 << 20);
+        assert_eq!(settings.logging.level, Level::Info);
+        assert_eq!(settings.logging.format, LogFormat::Auto);
+    }
+}
+
+#[test]
+#[contract("CH1")]
+fn health_checks_have_the_documents_defaults_and_read_the_documents_keys() {
+    let ours = settings("").health_checks;
+    let text = "health_checks:\n  enabled: true\n  interval: \"30s\"\n  timeout: \"10s\"\n  unhealthy_threshold: 3\n  \
+                healthy_threshold: 2\n  warmup_check_interval: \"1s\"\n  max_warmup_duration: \"300s\"\n";
+    let theirs = settings(text).health_checks;
+    assert_eq!(format!("{ours:?}"), format!("{theirs:?}"));
+    assert_eq!(ours.recovery_interval, Duration::from_millis(250));
+    // The default endpoint is the worker type's own; the document's is taken when written.
+    assert_eq!(ours.endpoint, None);
+    let named = settings("health_checks: {endpoint: /v1/models}").health_checks;
+    assert_eq!(named.endpoint.as_deref(), Some("/v1/models"));
+}
+
+#[test]
+#[contract("CH9")]
+fn requests_have_the_documents_defaults() {
+    let settings = settings("");
+    assert_eq!(settings.request.timeout, Duration::from_secs(300));
+    assert_eq!(settings.request.max_retries, 3);
+    let own_delay = sources::settings("request: {retry_delay: 1s}").retry.base_delay;
+    assert_eq!(own_delay, Duration::from_secs(1));
+}
+
+#[test]
+fn a_request_is_sent_as_often_as_both_retry_limits_allow() {
+    let sends = |text: &str| settings(text).retry.max_attempts.get();
+    assert_eq!(sends(""), 3);
+    assert_eq!(sends("request: {max_retries: 0}"), 1);
+    assert_eq!(sends("request: {max_retries: 1}\nretry: {max_attempts: 9}"), 2);
+    assert_eq!(sends("retry: {max_attempts: 2}"), 2);
+}
+
+#[test]
+fn the_requests_delay_counts_only_where_the_retrys_own_is_not_set() {
+    let delay = |text: &str| settings(text).retry.base_delay;
+    assert_eq!(delay(""), Duration::from_millis(100));
+    assert_eq!(delay("request: {retry_delay: 700ms}"), Duration::from_millis(700));
+    assert_eq!(delay("request: {retry_delay: 700ms}\nretry: {base_delay: 100ms}"), Duration::from_millis(100));
+}
+
+#[test]
+fn a_bare_number_is_seconds_or_bytes() {
+    let settings = settings("server: {keep_alive: 60, head_timeout: 0.5, max_body_bytes: 4096}");
+    assert_eq!(settings.server.keep_alive, Duration::from_secs(60));
+    assert_eq!(settings.server.head_timeout, Duration::from_millis(500));
+    assert_eq!(settings.server.max_body_bytes, 4096);
+}
+
+#[test]
+fn a_worker_is_a_url_a_named_url_or_a_mapping() {
+    let settings = settings(
+        "workers:\n  - http://127.0.0.1:8001\n  - w2=http://127.0.0.1:8002\n  - {name: w3, url: \"http://h:1\", weight: 2}\n",
+    );
+    let names: Vec<_> = settings.workers.iter().map(|worker| (worker.name.as_str(), worker.url.as_str())).collect();
+    assert_eq!(
+        names,
+        [("127.0.0.1:8001", "http://127.0.0.1:8001"), ("w2", "http://127.0.0.1:8002"), ("w3", "http://h:1")]
+    );
+    assert_eq!(settings.workers[2].weight, 2.0);
+    assert_eq!(settings.workers[0].allow_tiers, [Tier::Device, Tier::Host, Tier::Disk]);
+    assert_eq!(settings.workers[0].engine, None);
+}
+
+#[test]
+fn backends_is_another_name_of_workers_and_takes_every_key_of_a_backend() {
+    let text = "
+backends:
+  - name: vllm-custom
+    type: vllm
+    url: http://localhost:8000
+    models: [my-model]
+    health_check:
+      endpoint: /custom-health
+      fallback_endpoints: [/health, /v1/models]
+      method: POST
+      body: {check: true}
+      timeout: 10s
+      accept_status: [200, 204]
+      warmup_status: [503]
+    block_size: 32
+    dp_ranks: 2
+    api_key: ${ENGINE_KEY}
+    kv_events: {source: zmq, endpoint: \"tcp://localhost:5557\", replay_endpoint: none, topic: kv}
+    allow_tiers: [device]
+";
+    let settings = with_flags(text, &[("ENGINE_KEY", "sk-1")], &[]);
+    let worker = &settings.workers[0];
+    assert_eq!(worker.engine, Some(Engine::Vllm));
+    assert_eq!(worker.models, ["my-model"]);
+    assert_eq!(worker.health_check.endpoint.as_deref(), Some("/custom-health"));
+    assert_eq!(worker.health_check.fallback_endpoints.as_deref(), Some(&["/health".into(), "/v1/models".into()][..]));
+    assert_eq!(worker.health_check.method, CheckMethod::Post);
+    assert_eq!(worker.health_check.body, Some(serde_json::json!({"check": true})));
+    assert_eq!(worker.health_check.accept_status, [200, 204]);
+    assert_eq!(worker.health_check.timeout, Some(Duration::from_secs(10)));
+    assert_eq!(worker.block_size.map(kv_blocks::BlockSize::tokens), Some(32));
+    assert_eq!(worker.dp_ranks, NonZeroU32::new(2));
+    assert_eq!(worker.api_key.as_ref().map(config::Secret::expose), Some("sk-1"));
+    assert_eq!(worker.kv_events.source, EventSource::Zmq);
+    assert_eq!(worker.kv_events.endpoint.as_deref(), Some("tcp://localhost:5557"));
+    assert_eq!(worker.kv_events.replay_endpoint, ReplayEndpoint::None);
+    assert_eq!(worker.kv_events.topic, "kv");
+    assert_eq!(worker.allow_tiers, [Tier::Device]);
+}
+
+#[test]
+fn a_worker_takes_what_it_does_not_set_from_the_sections_that_hold_for_all() {
+    let settings = settings(
+        "models: {defaults: {block_size: 64}}\nkv_events: {topic_filter: kv}\nworkers:\n  - http://a:1\n  - {url: \"http://b:1\", block_size: 16}\n",
+    );
+    let sizes: Vec<_> =
+        settings.workers.iter().map(|worker| worker.block_size.map(kv_blocks::BlockSize::tokens)).collect();
+    assert_eq!(sizes, [Some(64), Some(16)]);
+    assert_eq!(settings.workers[0].kv_events.topic, "kv");
+}
+
+#[test]
+fn a_model_entry_takes_what_it_does_not_set_from_the_defaults() {
+    let settings = settings(
+        "models:\n  defaults: {tokenizer: engine, chat_template: /t.jinja}\n  entries:\n    org/m-1.5: {tokenizer: /models/m}\n",
+    );
+    let model = settings.models.get("org/m-1.5");
+    assert_eq!(model.tokenizer, Tokenizer::Directory("/models/m".into()));
+    assert_eq!(model.chat_template, ChatTemplate::File("/t.jinja".into()));
+    assert_eq!(settings.models.get("other").tokenizer, Tokenizer::Engine);
+}
+
+#[test]
+fn a_policy_is_known_in_every_spelling() {
+    for (text, policy) in [
+        ("round_robin", Policy::RoundRobin),
+        ("round-robin", Policy::RoundRobin),
+        ("RoundRobin", Policy::RoundRobin),
+        ("KvAware", Policy::KvAware),
+        ("least-loaded", Policy::LeastLoaded),
+        ("random", Policy::Random),
+        ("WARM", Policy::Warm),
+    ] {
+        assert_eq!(settings(&format!("routing: {{policy: {text}}}")).routing.policy, policy, "{text}");
+    }
+}
+
+#[test]
+fn a_flag_beats_the_environment_which_beats_the_file() {
+    let policy = |text, env: &[_], flags: &[_]| with_flags(text, env, flags).routing.policy;
+    let file = "routing: {policy: random}";
+    let env = [("WARMROUTE_ROUTING__POLICY", "least_loaded")];
+    let flag = [("routing.policy", "kv_aware", "--policy")];
+    assert_eq!(policy(file, &[], &[]), Policy::Random);
+    assert_eq!(policy(file, &env, &[]), Policy::LeastLoaded);
+    assert_eq!(policy(file, &env, &flag), Policy::KvAware);
+    assert_eq!(policy("", &env, &[]), Policy::LeastLoaded);
+}
+
+#[test]
+fn variables_reach_nested_keys_numbers_lists_and_workers() {
+    let settings = with_flags(
+        "",
+        &[
+            ("WARMROUTE_KV_EVENTS__PREDICTION__TTL", "90"),
+            ("WARMROUTE_KV_EVENTS__ENABLED", "false"),
+            ("WARMROUTE_REQUEST__MAX_RETRIES", "1"),
+            ("WARMROUTE_WORKERS", "a=http://h:1, http://h:2"),
+            ("WARMROUTE_SERVER__LISTEN", ""),
+            ("WARMROUTE_CONFIG", "read by the program"),
+            ("WARMROUTE_TEST_PYTHON", "python3"),
+            ("HOME", "/root"),
+        ],
+        &[],
+    );
+    assert_eq!(settings.kv_events.prediction.ttl, Duration::from_secs(90));
+    assert!(!settings.kv_events.enabled);
+    assert_eq!(settings.request.max_retries, 1);
+    let names: Vec<_> = settings.workers.iter().map(|worker| worker.name.as_str()).collect();
+    assert_eq!(names, ["a", "h:2"]);
+}
+
+#[test]
+fn worker_flags_make_up_the_whole_list_and_others_reach_into_it() {
+    let settings = with_flags(
+        "workers: [http://file:1]\n",
+        &[],
+        &[
+            ("workers", "http://h:1", "-w"),
+            ("workers", "w2=http://h:2", "-w"),
+            ("workers[\"h:1\"].kv_events.endpoint", "tcp://h:5557", "--kv-events"),
+            ("workers[w2].weight", "0.5", "--set"),
+            ("models.entries[\"org/m-1.5\"].tokenizer", "/models/m", "--tokenizer"),
+            ("server.port", "0", "--port"),
+        ],
+    );
+    let names: Vec<_> = settings.workers.iter().map(|worker| worker.name.as_str()).collect();
+    assert_eq!(names, ["h:1", "w2"]);
+    assert_eq!(settings.workers[0].kv_events.endpoint.as_deref(), Some("tcp://h:5557"));
+    assert_eq!(settings.workers[1].weight, 0.5);
+    assert_eq!(settings.models.get("org/m-1.5").tokenizer, Tokenizer::Directory("/models/m".into()));
+    assert_eq!(settings.server.listen, listen("127.0.0.1:0"));
+}
+
+#[test]
+fn a_variable_in_a_text_may_hold_any_value_and_is_not_expanded_again() {
+    let env = [("PORT", "8123"), ("SECS", "7"), ("RAW", "${PORT}"), ("NAME", "w9")];
+    let text = "server: {listen: \"127.0.0.1:${PORT}\", keep_alive: \"${SECS}\"}\n\
+                request: {max_retries: \"${SECS}\"}\nkv_events: {topic_filter: \"${RAW}$${X}\"}\n\
+                workers: [{name: \"${NAME}\", url: \"http://h:${PORT}\"}]\n";
+    let settings = with_flags(text, &env, &[]);
+    assert_eq!(settings.server.listen, listen("127.0.0.1:8123"));
+    assert_eq!(settings.server.keep_alive, Duration::from_secs(7));
+    assert_eq!(settings.request.max_retries, 7);
+    assert_eq!(settings.kv_events.topic_filter, "${PORT}${X}");
+    assert_eq!(settings.workers[0].url, "http://h:8123");
+}
+
+#[test]
+fn anchors_and_merges_work_within_their_limits() {
+    let settings = settings(
+        "workers:\n  - &base {name: a, url: \"http://h:1\", weight: 3}\n  - {<<: *base, name: b, url: \"http://h:2\"}\n",
+    );
+    assert_eq!(settings.workers[1].weight, 3.0);
+    assert_eq!(settings.workers[1].name, "b");
+}
+
+#[test]
+fn listeners_may_be_unix_sockets_v6_addresses_or_any_port() {
+    for (text, shown) in [
+        ("\"[::1]:80\"", "[::1]:80"),
+        ("127.0.0.1:0", "127.0.0.1:0"),
+        ("localhost:81", "127.0.0.1:81"),
+        ("unix:/run/w.sock", "unix:/run/w.sock"),
+        ("unix:///run/w.sock", "unix:/run/w.sock"),
+    ] {
+        assert_eq!(settings(&format!("server: {{listen: {text}}}")).server.listen.to_string(), shown);
+    }
+}

@@ -1,0 +1,298 @@
+//! What a wrong configuration is answered with.
+
+mod sources;
+
+use sources::{lines, load_all, only, problem, problems};
+
+#[test]
+fn a_mistyped_key_is_named_with_its_place_and_the_nearest_known_one() {
+    let problem = problem(
+        "workers:\n  - name: w1\n    url: http://h:1\n  - name: w2\n    url: http://h:2\n    # two\n    wieght: 2\n",
+    );
+    assert_eq!(problem.path, "workers[1].wieght");
+    assert_eq!((problem.line, problem.column), (Some(7), Some(5)));
+    assert_eq!(problem.value, 2);
+    assert_eq!(problem.message, "unknown key");
+    assert_eq!(problem.nearest.as_deref(), Some("weight"));
+    assert!(problem.expected.as_deref().is_some_and(|expected| expected.starts_with("one of name, url, ")));
+    let shown = problem.to_string();
+    assert!(
+        shown
+            .starts_with("warmroute.yaml: line 7, column 5: workers[1].wieght: unknown key: expected one of name, url")
+    );
+    assert!(shown.ends_with("; did you mean `weight`?"));
+    let json = serde_json::to_value(&problem).expect("a problem is JSON");
+    for field in ["path", "line", "column", "value", "message", "expected", "nearest"] {
+        assert!(json.get(field).is_some(), "{field}");
+    }
+}
+
+#[test]
+fn all_problems_are_reported_at_once_in_the_order_of_the_file() {
+    let text = "
+server:
+  listen: nowhere
+  kep_alive: 5s
+routing:
+  policy: wram
+  temperature: 11
+retry: [1]
+workers:
+  - {name: a}
+  - ftp://h:1
+  - {url: \"http://h:1\", weight: 0, type: 5, role: prefill}
+  - {url: \"http://h:1\"}
+response_cache: {enabled: true}
+servr: {}
+";
+    let found = problems(text);
+    let paths: Vec<_> = found.iter().map(|problem| (problem.line.expect("a line"), problem.path.as_str())).collect();
+    assert_eq!(
+        paths,
+        [
+            (3, "server.listen"),
+            (4, "server.kep_alive"),
+            (6, "routing.policy"),
+            (7, "routing.temperature"),
+            (8, "retry"),
+            (10, "workers[0].url"),
+            (11, "workers[1].url"),
+            (12, "workers[2].weight"),
+            (12, "workers[2].type"),
+            (12, "workers[2].role"),
+            (13, "workers[3].name"),
+            (14, "response_cache"),
+            (15, "servr"),
+        ],
+        "{}",
+        lines(&found)
+    );
+    assert_eq!(found[2].nearest.as_deref(), Some("warm"));
+    assert_eq!(found[12].nearest.as_deref(), Some("server"));
+}
+
+#[test]
+fn values_out_of_range_or_of_another_kind_say_what_would_fit() {
+    for (text, path, expected) in [
+        ("routing: {overlap_weight: 100.5}", "routing.overlap_weight", "a number from 0 to 100"),
+        ("routing: {overlap_weight: -1}", "routing.overlap_weight", "a number from 0 to 100"),
+        ("routing: {temperature: .nan}", "routing.temperature", "a number from 0 to 10"),
+        ("routing: {temperature: \"1\"}", "routing.temperature", "a number from 0 to 10"),
+        ("retry: {budget_ratio: 1.1}", "retry.budget_ratio", "a number from 0 to 1"),
+        ("kv_events: {default_port: 0}", "kv_events.default_port", "a whole number from 1 to 65535"),
+        ("kv_events: {default_port: 65536}", "kv_events.default_port", "a whole number from 1 to 65535"),
+        ("kv_events: {block_hash_seed: -1}", "kv_events.block_hash_seed", "a whole number of at least 0"),
+        ("kv_events: {enabled: yes}", "kv_events.enabled", "true or false"),
+        (
+            "models: {defaults: {block_size: 65537}}",
+            "models.defaults.block_size",
+            "auto or a whole number from 1 to 65536",
+        ),
+        ("models: {defaults: {block_size: 0}}", "models.defaults.block_size", "auto or a whole number from 1 to 65536"),
+        ("server: {port: 70000}", "server.port", "auto or a whole number from 0 to 65535"),
+        ("health_checks: {interval: 0}", "health_checks.interval", "a duration of at least 10ms such as"),
+        ("health_checks: {interval: 5 minutes}", "health_checks.interval", "a duration"),
+        ("health_checks: {unhealthy_threshold: 1.5}", "health_checks.unhealthy_threshold", "a whole number"),
+        ("health_checks: {endpoint: health}", "health_checks.endpoint", "a path such as /health"),
+        ("server: {max_body_bytes: 1XB}", "server.max_body_bytes", "a size such as"),
+        ("server: {listen: example.com:80}", "server.listen", "an address such as"),
+        ("admin: {token_file: [a]}", "admin.token_file", "a path"),
+        ("logging: {level: verbose}", "logging.level", "one of trace, debug, info, warn, error"),
+        ("logging: loud", "logging", "a mapping with level, format"),
+        ("models: {entries: {m: {tokenizer: \"\"}}}", "models.entries.m.tokenizer", "auto, engine, none or a path"),
+        ("models: {entries: {a.b: 5}}", "models.entries[\"a.b\"]", "a mapping with tokenizer"),
+        ("workers: http://h:1", "workers", "a list"),
+    ] {
+        let problem = problem(text);
+        assert_eq!(problem.path, path, "{text}: {problem}");
+        assert!(problem.expected.as_deref().unwrap_or_default().starts_with(expected), "{text}: {problem}");
+        assert_eq!(problem.line, Some(1), "{text}");
+    }
+}
+
+#[test]
+fn a_section_of_a_later_version_is_no_unknown_key() {
+    for section in
+        ["discovery", "prefix_routing", "kv_cache_index", "parity", "response_cache", "queue", "cache", "tenants"]
+    {
+        let problem = problem(&format!("{section}:\n  enabled: ${{NOT_SET}}\n"));
+        assert_eq!(problem.message, format!("section `{section}` is not built yet in this version"));
+        assert_eq!((problem.line, problem.column), (Some(1), Some(1)));
+        assert_eq!(problem.nearest, None);
+    }
+    assert_eq!(problem("api_keys: [a]\n").message, "section `api_keys` is not built yet in this version");
+    assert_eq!(problem("decision_log: {path: /x}\n").path, "decisions.log.path");
+}
+
+#[test]
+fn a_key_of_a_later_version_takes_its_default_only() {
+    sources::settings("server: {tls: {cert: ~}, also_listen: []}\nrouting: {session: {mode: soft}, models: {}}\n");
+    for (text, path) in [
+        ("server: {tls: {cert: /c.pem}}", "server.tls.cert"),
+        ("server: {also_listen: [\"127.0.0.1:1\"]}", "server.also_listen"),
+        ("admin: {tls: {cert: /c.pem}}", "admin.tls"),
+        ("routing: {session: {mode: hard}}", "routing.session.mode"),
+        ("routing: {busy_threshold: 0.9}", "routing.busy_threshold"),
+        ("models: {aliases: {a: b}}", "models.aliases"),
+        ("kv_events: {snapshot: /s}", "kv_events.snapshot"),
+        ("request: {hedge_after: 1s}", "request.hedge_after"),
+    ] {
+        let problem = problem(text);
+        assert_eq!(problem.path, path);
+        assert!(problem.message.ends_with("is not built yet in this version"), "{problem}");
+    }
+}
+
+#[test]
+fn a_word_of_a_later_version_is_refused_with_the_ones_that_work() {
+    let problem = problem("routing: {policy: PrefixAwareHash}\n");
+    assert_eq!(
+        problem.to_string(),
+        "warmroute.yaml: line 1, column 19: routing.policy: `prefix_hash` is not built yet in this version: expected one of \
+         warm, kv_aware, least_loaded, round_robin, random"
+    );
+    for (text, word) in [
+        ("routing: {policy: kv}", "dynamo_cost"),
+        ("admin: {listen: same}", "same"),
+        ("kv_events: {block_hash: keyed}", "keyed"),
+        ("workers: [{url: \"http://h:1\", role: decode}]", "decode"),
+        ("workers: [{url: \"http://h:1\", type: anthropic}]", "anthropic"),
+    ] {
+        let problem = sources::problem(text);
+        assert_eq!(problem.message, format!("`{word}` is not built yet in this version"), "{problem}");
+    }
+}
+
+#[test]
+fn an_unset_variable_is_named_and_its_neighbours_values_are_not() {
+    let env = [("SET", "hunter2")];
+    let found =
+        only(load_all("kv_events: {topic_filter: \"${SET}-${NOPE}\"}\n", &env, &[]).expect_err("NOPE is not set"));
+    assert_eq!(found.message, "the variable `NOPE` is not set");
+    assert!(!serde_json::to_string(&found).expect("JSON").contains("hunter2"));
+    assert_eq!(found.value, "${SET}-${NOPE}");
+    for text in
+        ["server: {keep_alive: \"${SET}\"}", "routing: {policy: \"${SET}\"}", "workers: [\"http://u:${SET}@h\"]"]
+    {
+        let found = only(load_all(text, &env, &[]).expect_err("a value that does not fit"));
+        let shown = format!("{found}{}", serde_json::to_string(&found).expect("JSON"));
+        assert!(!shown.contains("hunter2"), "{shown}");
+    }
+}
+
+#[test]
+fn unknown_and_unusable_variables_are_problems_named_after_the_variable() {
+    let found = |name: &str, value: &str| only(load_all("", &[(name, value)], &[]).expect_err("a problem"));
+    let unknown = found("WARMROUTE_ROUTING__POLCY", "warm");
+    assert_eq!(unknown.source, "WARMROUTE_ROUTING__POLCY");
+    assert_eq!(unknown.nearest.as_deref(), Some("WARMROUTE_ROUTING__POLICY"));
+    assert_eq!(unknown.line, None);
+    assert_eq!(found("WARMROUTE_NONSENSE_ALTOGETHER", "x").nearest, None);
+    assert_eq!(found("WARMROUTE_ROUTING", "x").message, "a mapping cannot be set by a variable");
+    assert_eq!(found("WARMROUTE_TENANTS__API_KEYS", "x").message, "section `tenants` is not built yet in this version");
+    let wrong = found("WARMROUTE_SERVER__KEEP_ALIVE", "soon");
+    assert!(
+        wrong.to_string().starts_with("WARMROUTE_SERVER__KEEP_ALIVE: server.keep_alive: cannot use `soon`: "),
+        "{wrong}"
+    );
+}
+
+#[test]
+fn a_flag_with_a_wrong_value_is_a_problem_named_after_the_flag() {
+    let found = |path: &str, value: &str| only(load_all("", &[], &[(path, value, "--some")]).expect_err("a problem"));
+    let wrong = found("routing.policy", "wram");
+    assert_eq!((wrong.source.as_str(), wrong.nearest.as_deref()), ("--some", Some("warm")));
+    assert_eq!(found("workers[w9].weight", "1").message, "no worker `w9`");
+    assert_eq!(found("routing.nope", "1").message, "no key `nope`");
+    assert_eq!(found("routing..policy", "1").message, "not a path");
+    assert_eq!(found("tenants.api_keys", "k").message, "section `tenants` is not built yet in this version");
+}
+
+#[test]
+fn secrets_are_in_no_problem_and_in_no_output() {
+    let text = "workers:\n  - {url: \"http://h:1\", api_key: \"sk-${K}\"}\n  - {url: \"http://u:hunter2@h:2\"}\n  \
+                - {url: \"http://h:3\", api_key: {a: hunter2}}\n  - {url: \"http://h:4\", apikey: hunter2}\n";
+    let found = load_all(text, &[("K", "hunter2")], &[]).expect_err("three problems");
+    assert_eq!(found.len(), 3, "{}", lines(&found));
+    let all = format!("{}{}", lines(&found), serde_json::to_string(&found).expect("JSON"));
+    assert!(!all.contains("hunter2"), "{all}");
+
+    let text = "workers: [{url: \"http://h:1\", api_key: \"sk-${K}\"}]";
+    let settings = load_all(text, &[("K", "hunter2")], &[]).expect("nothing wrong");
+    let all = format!("{settings:?}{}{}", settings.to_yaml(), settings.to_json());
+    assert!(!all.contains("hunter2") && all.contains("***"), "{all}");
+}
+
+#[test]
+fn a_listener_that_others_can_reach_must_be_meant() {
+    let open = problem("server: {listen: \"0.0.0.0:8080\"}");
+    assert_eq!(open.path, "server.listen");
+    assert!(open.to_string().contains("--insecure-open"), "{open}");
+    assert_eq!(problem("server: {listen: \"[::]:8080\"}").path, "server.listen");
+    sources::settings("server: {listen: \"0.0.0.0:8080\", insecure_open: true}");
+    sources::settings("server: {listen: \"127.0.0.9:8080\"}");
+
+    let admin = problem("server: {insecure_open: true}\nadmin: {listen: \"0.0.0.0:9191\"}");
+    assert_eq!(admin.path, "admin.listen");
+    assert!(admin.to_string().contains("admin.token_file"), "{admin}");
+    sources::settings("admin: {listen: \"0.0.0.0:9191\", token_file: /t}");
+
+    assert_eq!(problem("admin: {listen: \"127.0.0.1:8080\"}").message, "127.0.0.1:8080 is also `server.listen`");
+    sources::settings("server: {listen: \"127.0.0.1:0\"}\nadmin: {listen: \"127.0.0.1:0\"}");
+}
+
+#[test]
+fn worker_names_are_unique_and_fit_into_headers() {
+    let twice = problem("workers:\n  - {name: a, url: \"http://h:1\"}\n  - {name: a, url: \"http://h:2\"}\n");
+    assert_eq!(twice.message, "`a` is also the name of workers[0]");
+    assert_eq!(twice.line, Some(3));
+    assert_eq!(problem("workers: [http://h:1, http://h:1]").path, "workers[1].name");
+    for name in ["a/0", "a b", "ü", "a,b", ""] {
+        let found = problem(&format!("workers: [{{name: \"{name}\", url: \"http://h:1\"}}]"));
+        assert_eq!(found.path, "workers[0].name", "{found}");
+    }
+}
+
+#[test]
+fn an_alias_and_its_key_together_are_one_too_many() {
+    let found = problem("workers: [http://h:1]\nbackends: [http://h:2]\n");
+    assert_eq!((found.path.as_str(), found.line), ("backends", Some(2)));
+}
+
+#[test]
+fn a_duplicate_key_does_not_hide_other_problems() {
+    let found = problems("server: {port: 1}\nserver: {port: 2}\nrouting: {polcy: warm}\n");
+    let paths: Vec<_> = found.iter().map(|problem| (problem.line, problem.path.as_str())).collect();
+    assert_eq!(paths, [(Some(2), "server"), (Some(3), "routing.polcy")]);
+}
+
+#[test]
+fn a_file_with_thousands_of_problems_ends_in_a_count() {
+    let text: String = (0..5_000).map(|number| format!("key{number}: 1\n")).collect();
+    let found = problems(&text);
+    assert_eq!(found.len(), 201);
+    assert_eq!(found[200].message, "and 4800 more problems");
+}
+
+#[test]
+fn a_problem_found_after_loading_gets_the_place_of_its_key() {
+    let text = "models:\n  entries:\n    org/m-1.5: {tokenizer: /no/such}\n";
+    let settings = load_all(text, &[("WARMROUTE_ADMIN__TOKEN_FILE", "/t")], &[]).expect("nothing wrong yet");
+    let late =
+        config::Problem::bad_value("models.entries[\"org/m-1.5\"].tokenizer", "/no/such", "no tokenizer.json there");
+    assert_eq!(
+        settings.locate(late).to_string(),
+        "warmroute.yaml: line 3, column 28: models.entries[\"org/m-1.5\"].tokenizer: no tokenizer.json there"
+    );
+    let late = settings.locate(config::Problem::bad_value("admin.token_file", "/t", "too short"));
+    assert_eq!(late.to_string(), "WARMROUTE_ADMIN__TOKEN_FILE: admin.token_file: too short");
+    let late = settings.locate(config::Problem::bad_value("routing.policy", "warm", "tired"));
+    assert_eq!(late.to_string(), "configuration: routing.policy: tired");
+}
+
+#[test]
+fn what_is_no_mapping_is_refused() {
+    for text in ["- a\n", "hello", "5", "[]"] {
+        assert_eq!(problem(text).message, "the text is not a mapping", "{text}");
+    }
+}

@@ -1,0 +1,47 @@
+//! The table, its pages, and the effective configuration agree.
+
+mod sources;
+
+use serde_json::Value as Json;
+use sources::settings;
+
+#[test]
+fn the_effective_configuration_reads_back_as_itself() {
+    let text = "server: {port: 8123, keep_alive: 90m}\nworkers: [w=http://h:1]\nmodels: {entries: {a.b: {tokenizer: none}}}\n\
+                kv_events: {memory_budget: 1GiB}\nhealth_checks: {recovery_interval: 10ms}\n";
+    let first = settings(text);
+    let second = settings(&first.to_yaml());
+    assert_eq!(first.to_json(), second.to_json());
+    assert_eq!(first.to_json()["server"]["listen"], "127.0.0.1:8123");
+    assert_eq!(first.to_json()["kv_events"]["memory_budget"], "1GiB");
+    assert_eq!(first.to_json()["routing"]["policy"], "warm");
+    assert_eq!(first.to_json()["workers"][0]["name"], "w");
+}
+
+#[test]
+fn the_json_schema_describes_every_default_and_no_key_of_a_later_version() {
+    let schema = config::schema();
+    assert_eq!(schema["properties"]["server"]["properties"]["keep_alive"]["default"], "75s");
+    assert_eq!(schema["properties"]["routing"]["properties"]["overlap_weight"]["maximum"], 100.0);
+    assert_eq!(schema["properties"]["backends"], schema["properties"]["workers"]);
+    assert!(schema["properties"]["server"]["properties"].get("tls").is_none());
+    assert!(schema["properties"].get("response_cache").is_none());
+    let policies = &schema["properties"]["routing"]["properties"]["policy"]["enum"];
+    assert_eq!(policies.as_array().map(Vec::len), Some(5));
+    assert_eq!(schema["additionalProperties"], Json::Bool(false));
+}
+
+/// Run with `WARMROUTE_TEST_WRITE=1` to write the page anew.
+#[test]
+fn the_reference_page_is_the_one_in_the_repository() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
+    let page = config::reference_page();
+    if std::env::var_os("WARMROUTE_TEST_WRITE").is_some() {
+        std::fs::write(path, &page).expect("the docs folder can be written");
+    }
+    let found = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        found == page,
+        "docs/configuration.md differs from the table: WARMROUTE_TEST_WRITE=1 cargo test -p config writes it"
+    );
+}

@@ -1,0 +1,177 @@
+//! The bodies of errors, in the shape that each dialect's clients read.
+//!
+//! Texts come from the router alone: neither an engine's words nor an internal address belong in `message`.
+
+use crate::{ErrorCode, json};
+
+/// One error, as a client will see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiError {
+    /// HTTP status; the code's own unless a worker's is kept.
+    pub status: u16,
+    /// What went wrong, for programs.
+    pub code: ErrorCode,
+    /// What went wrong, for people: thing, value, expected, next step.
+    pub message: String,
+    /// The field or header at fault.
+    pub param: Option<String>,
+    /// When to come back, in seconds; see [`Self::retry_after`].
+    pub retry_after_s: Option<u32>,
+}
+
+impl ApiError {
+    /// An error with its code's status.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { status: code.status(), code, message: message.into(), param: None, retry_after_s: None }
+    }
+
+    /// Names the field or header at fault.
+    #[must_use]
+    pub fn param(mut self, param: impl Into<String>) -> Self {
+        self.param = Some(param.into());
+        self
+    }
+
+    /// Keeps another status than the code's, as for a worker's own 500.
+    #[must_use]
+    pub fn with_status(mut self, status: u16) -> Self {
+        self.status = status;
+        self
+    }
+
+    /// Says when to come back.
+    #[must_use]
+    pub fn with_retry_after(mut self, seconds: u32) -> Self {
+        self.retry_after_s = Some(seconds);
+        self
+    }
+
+    /// The value of `Retry-After`: always there on 429 and 503, within 1..=60, never there on other statuses.
+    pub fn retry_after(&self) -> Option<u32> {
+        matches!(self.status, 429 | 503).then(|| self.retry_after_s.unwrap_or(1).clamp(1, 60))
+    }
+
+    /// Whether the same request may succeed later. If not, the reply carries `x-should-retry: false`.
+    pub fn is_retryable(&self) -> bool {
+        self.status == 429 || self.status >= 500
+    }
+
+    /// The body on OpenAI-shaped routes and on the admin listener.
+    ///
+    /// ```
+    /// use dialect::{ApiError, ErrorCode};
+    ///
+    /// let error = ApiError::new(ErrorCode::ModelNotFound, "no worker serves \"x\"");
+    /// assert_eq!(
+    ///     String::from_utf8(error.openai_body("req-1")).unwrap(),
+    ///     r#"{"error":{"message":"no worker serves \"x\"","type":"not_found_error","param":null,"code":"model_not_found","request_id":"req-1"}}"#
+    /// );
+    /// ```
+    pub fn openai_body(&self, request_id: &str) -> Vec<u8> {
+        let mut body = String::with_capacity(160 + self.message.len());
+        body.push_str(r#"{"error":{"message":"#);
+        json::write_string(&mut body, &self.message);
+        body.push_str(r#","type":"#);
+        json::write_string(&mut body, self.code.openai_type());
+        body.push_str(r#","param":"#);
+        match &self.param {
+            Some(param) => json::write_string(&mut body, param),
+            None => body.push_str("null"),
+        }
+        body.push_str(r#","code":"#);
+        json::write_string(&mut body, self.code.as_str());
+        body.push_str(r#","request_id":"#);
+        json::write_string(&mut body, request_id);
+        body.push_str("}}");
+        body.into_bytes()
+    }
+
+    /// The body on Anthropic-shaped routes.
+    pub fn anthropic_body(&self, request_id: &str) -> Vec<u8> {
+        let mut body = String::with_capacity(120 + self.message.len());
+        body.push_str(r#"{"type":"error","error":{"type":"#);
+        json::write_string(&mut body, self.code.anthropic_type());
+        body.push_str(r#","message":"#);
+        json::write_string(&mut body, &self.message);
+        body.push_str(r#"},"request_id":"#);
+        json::write_string(&mut body, request_id);
+        body.push('}');
+        body.into_bytes()
+    }
+
+    /// The last event of an OpenAI-shaped stream that was cut. No `[DONE]` may follow it.
+    ///
+    /// It starts with `data:`, so the bytes before it must end at an event's end (see [`crate::SseSplitter`]).
+    pub fn stream_event(&self, request_id: &str) -> Vec<u8> {
+        event(b"data: ", &self.openai_body(request_id))
+    }
+
+    /// The last event of an Anthropic-shaped stream that was cut. No `message_stop` may follow it.
+    pub fn anthropic_stream_event(&self, request_id: &str) -> Vec<u8> {
+        event(b"event: error\ndata: ", &self.anthropic_body(request_id))
+    }
+}
+
+fn event(lead: &[u8], body: &[u8]) -> Vec<u8> {
+    [lead, body, b"\n\n"].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(bytes: &[u8]) -> Value {
+        serde_json::from_slice(bytes).unwrap()
+    }
+
+    #[test]
+    fn any_message_becomes_valid_json() {
+        let nasty =
+            "quote \" backslash \\ newline \n nul \0 bell \u{7} escape \u{1b} del \u{7f} line \u{2028} 😀 </script>";
+        let error = ApiError::new(ErrorCode::InvalidRequest, nasty).param("a\"b");
+        let body = read(&error.openai_body("id\n"));
+        assert_eq!(
+            body,
+            json!({"error": {"message": nasty, "type": "invalid_request_error", "param": "a\"b", "code": "invalid_request", "request_id": "id\n"}})
+        );
+        assert_eq!(read(&error.anthropic_body("r"))["error"]["message"], nasty);
+    }
+
+    #[test]
+    fn the_event_of_a_cut_stream_is_one_event_and_not_its_end() {
+        let error = ApiError::new(ErrorCode::StreamInterrupted, "two\nlines\r\n\r\n");
+        let event = String::from_utf8(error.stream_event("req-9")).unwrap();
+        let data = event.strip_prefix("data: ").unwrap().strip_suffix("\n\n").unwrap();
+        assert!(!data.contains(['\n', '\r']));
+        let body = read(data.as_bytes());
+        assert_eq!(body["error"]["code"], "stream_interrupted");
+        assert_eq!(body["error"]["type"], "upstream_error");
+        assert_eq!(body["error"]["request_id"], "req-9");
+        assert!(!event.contains("[DONE]") && !event.contains("finish_reason"));
+    }
+
+    #[test]
+    fn anthropic_streams_end_with_an_error_event_of_theirs() {
+        let event = ApiError::new(ErrorCode::Overloaded, "m").anthropic_stream_event("r");
+        let text = String::from_utf8(event).unwrap();
+        assert!(text.starts_with("event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\""));
+    }
+
+    #[test]
+    fn a_worker_status_may_be_kept_beside_our_code() {
+        let error = ApiError::new(ErrorCode::UpstreamProtocol, "m").with_status(500);
+        assert_eq!(error.status, 500);
+        assert!(error.is_retryable());
+    }
+
+    #[test]
+    fn retry_after_is_whole_seconds_from_1_to_60_and_only_where_waiting_helps() {
+        let at = |code, seconds| ApiError::new(code, "m").with_retry_after(seconds).retry_after();
+        assert_eq!(at(ErrorCode::NoWorker, 0), Some(1));
+        assert_eq!(at(ErrorCode::RateLimited, 3_600), Some(60));
+        assert_eq!(at(ErrorCode::UpstreamReset, 5), None);
+        assert_eq!(ApiError::new(ErrorCode::Draining, "m").retry_after(), Some(1));
+    }
+}

@@ -1,0 +1,148 @@
+//! The few facts that accounting reads in a reply: usage, why it finished, whether it is an error.
+//!
+//! Works on the data of one stream event and on a whole body alike. Anything not understood reads as nothing: replies
+//! pass whatever they contain.
+
+use std::borrow::Cow;
+
+use crate::json::{self, RawJson};
+
+/// Tokens as the engine counted them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Tokens of the reply so far.
+    pub completion_tokens: u32,
+    /// Prompt tokens that came from the cache; `None` if the engine does not say.
+    pub cached_tokens: Option<u32>,
+}
+
+/// An error that came in a reply of status 200.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InBandError<'a> {
+    /// The status it claims.
+    pub status: Option<u16>,
+    /// Its type.
+    pub kind: Option<Cow<'a, str>>,
+}
+
+/// What one event or body says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chunk<'a> {
+    /// Token counts.
+    pub usage: Option<Usage>,
+    /// Why the first finished choice finished.
+    pub finish_reason: Option<Cow<'a, str>>,
+    /// It is an error.
+    pub error: Option<InBandError<'a>>,
+    /// It carries some of the reply: text, reasoning or a call, not only a role.
+    pub has_output: bool,
+}
+
+impl<'a> Chunk<'a> {
+    /// Reads the data of one event, or a whole body. `None` if it is not a JSON object.
+    ///
+    /// ```
+    /// let data = br#"{"choices":[{"text":"x","finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":1}}"#;
+    /// let chunk = dialect::Chunk::read(data).unwrap();
+    /// assert_eq!(chunk.finish_reason.as_deref(), Some("stop"));
+    /// assert_eq!(chunk.usage.unwrap().cached_tokens, None);
+    /// ```
+    pub fn read(data: &'a [u8]) -> Option<Self> {
+        let text = std::str::from_utf8(data).ok()?;
+        let mut chunk = Self::default();
+        for member in json::members(text) {
+            let (key, value) = member.ok()?;
+            match &*json::decode(key) {
+                "usage" => chunk.usage = usage(value),
+                "choices" => chunk.read_choices(value),
+                "error" if !value.is_null() => chunk.error = Some(error(value)),
+                _ => {}
+            }
+        }
+        Some(chunk)
+    }
+
+    fn read_choices(&mut self, choices: RawJson<'a>) {
+        for choice in choices.elements().into_iter().flatten() {
+            for (key, value) in choice.members().into_iter().flatten() {
+                match &*key {
+                    "finish_reason" => self.finish_reason = self.finish_reason.take().or_else(|| value.string()),
+                    "text" => self.has_output |= !is_empty(value),
+                    "delta" | "message" => {
+                        let mut members = value.members().into_iter().flatten();
+                        self.has_output |= members.any(|(key, value)| key != "role" && !is_empty(value));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+fn is_empty(value: RawJson<'_>) -> bool {
+    matches!(value.as_str(), "null" | "\"\"" | "[]" | "{}")
+}
+
+fn usage(value: RawJson<'_>) -> Option<Usage> {
+    let mut usage = Usage::default();
+    let mut any = false;
+    for (key, value) in value.members()? {
+        match &*key {
+            "prompt_tokens" => {
+                usage.prompt_tokens = count(value)?;
+                any = true;
+            }
+            "completion_tokens" => usage.completion_tokens = count(value).unwrap_or(0),
+            "prompt_tokens_details" => {
+                let mut details = value.members().into_iter().flatten();
+                usage.cached_tokens =
+                    details.find(|(key, _)| key == "cached_tokens").and_then(|(_, value)| count(value));
+            }
+            _ => {}
+        }
+    }
+    any.then_some(usage)
+}
+
+fn count(value: RawJson<'_>) -> Option<u32> {
+    value.as_str().parse().ok()
+}
+
+fn error(value: RawJson<'_>) -> InBandError<'_> {
+    let mut error = InBandError::default();
+    for (key, value) in value.members().into_iter().flatten() {
+        match &*key {
+            "code" | "status" => error.status = error.status.or_else(|| u16::try_from(value.integer()?).ok()),
+            "type" => error.kind = value.string(),
+            _ => {}
+        }
+    }
+    error
+}
+
+/// The usage in one event's data.
+pub fn usage_from_chunk(data: &[u8]) -> Option<Usage> {
+    Chunk::read(data)?.usage
+}
+
+/// The usage in a whole body.
+pub fn usage_from_body(body: &[u8]) -> Option<Usage> {
+    Chunk::read(body)?.usage
+}
+
+/// Why the reply finished, in one event's data or a whole body.
+pub fn finish_reason(data: &[u8]) -> Option<Cow<'_, str>> {
+    Chunk::read(data)?.finish_reason
+}
+
+/// The error in one event's data or a whole body.
+pub fn in_band_error(data: &[u8]) -> Option<InBandError<'_>> {
+    Chunk::read(data)?.error
+}
+
+/// Whether an event's data is the end mark `[DONE]`.
+pub fn is_done(data: &[u8]) -> bool {
+    data.trim_ascii() == b"[DONE]"
+}

@@ -1,0 +1,86 @@
+//! A strict, borrowed reader of JSON text.
+//!
+//! It walks a text once, checks the whole grammar, and hands out members as slices of the text. It builds no tree,
+//! copies nothing and does not recurse. It is no general parser: what needs a tree uses one that builds it.
+//!
+//! **Invariant**: a [`RawJson`] is exactly one value that passed the walk, without space around it.
+
+mod scan;
+mod text;
+
+pub(crate) use scan::{elements, members, whole};
+pub(crate) use text::{decode, write_string};
+
+use std::borrow::Cow;
+
+/// Containers may be nested this deep.
+pub const MAX_DEPTH: u32 = 128;
+
+/// A text may have this many values and keys, all levels together: enough for a prompt of a million token ids.
+pub const MAX_NODES: u32 = 1 << 20;
+
+/// Why a text is not one JSON value, and at which byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} at byte {at}")]
+pub struct JsonError {
+    /// Offset in bytes from the start of the text.
+    pub at: usize,
+    /// What stands there or is missing there.
+    pub what: &'static str,
+}
+
+/// One JSON value as it stands in the body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawJson<'a>(&'a str);
+
+impl<'a> RawJson<'a> {
+    /// The text of the value, without space around it.
+    pub fn as_str(self) -> &'a str {
+        self.0
+    }
+
+    /// Whether it is `null`.
+    pub fn is_null(self) -> bool {
+        self.0 == "null"
+    }
+
+    /// Its text if it is a string; halves of surrogate pairs read as U+FFFD.
+    pub fn string(self) -> Option<Cow<'a, str>> {
+        self.0.starts_with('"').then(|| decode(self.0))
+    }
+
+    /// Its members if it is an object, in the order of the text. A key may come twice.
+    pub fn members(self) -> Option<impl Iterator<Item = (Cow<'a, str>, RawJson<'a>)>> {
+        self.0.starts_with('{').then(|| members(self.0).filter_map(Result::ok).map(|(key, value)| (decode(key), value)))
+    }
+
+    /// Its elements if it is an array.
+    pub fn elements(self) -> Option<impl Iterator<Item = RawJson<'a>>> {
+        self.0.starts_with('[').then(|| elements(self.0).filter_map(Result::ok))
+    }
+
+    /// Reads it as a lenient engine would read a flag: `true`, `1`, and the words for it. `None` if it is neither.
+    pub fn flag(self) -> Option<bool> {
+        match self.0 {
+            "true" | "1" | "1.0" => return Some(true),
+            "false" | "0" | "0.0" => return Some(false),
+            _ => {}
+        }
+        match self.string()?.to_ascii_lowercase().as_str() {
+            "true" | "t" | "yes" | "y" | "on" | "1" => Some(true),
+            "false" | "f" | "no" | "n" | "off" | "0" => Some(false),
+            _ => None,
+        }
+    }
+
+    /// Reads it as a lenient engine would read a whole number: `7`, `7.0`, `"7"`.
+    pub fn integer(self) -> Option<i64> {
+        let text = self.string().unwrap_or(Cow::Borrowed(self.0));
+        let text = text.trim();
+        if let Ok(number) = text.parse() {
+            return Some(number);
+        }
+        let (whole, zeros) = text.split_once('.')?;
+        zeros.bytes().all(|digit| digit == b'0').then(|| whole.parse().ok()).flatten()
+    }
+}

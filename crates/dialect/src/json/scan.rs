@@ -1,0 +1,350 @@
+//! The walk over a text.
+//!
+//! Each step is by hand over bytes because this runs for every request and every event of a stream.
+
+use super::{JsonError, MAX_DEPTH, MAX_NODES, RawJson};
+
+/// Checks that `text` is one value with nothing but space around it.
+pub(crate) fn whole(text: &str) -> Result<RawJson<'_>, JsonError> {
+    let mut scan = Scan::new(text);
+    scan.space();
+    let value = scan.value()?;
+    scan.end()?;
+    Ok(value)
+}
+
+/// Walks the members of the object that `text` is: raw key (with its quotes) and value. Ends after the first error; what
+/// comes after the object counts as one.
+pub(crate) fn members(text: &str) -> impl Iterator<Item = Result<(&str, RawJson<'_>), JsonError>> {
+    Walk { scan: Scan::new(text), kind: Kind::Object, state: State::Start }
+        .map(|item| item.map(|(key, value)| (key.unwrap_or(r#""""#), value)))
+}
+
+/// Walks the elements of the array that `text` is, as [`members`] does.
+pub(crate) fn elements(text: &str) -> impl Iterator<Item = Result<RawJson<'_>, JsonError>> {
+    Walk { scan: Scan::new(text), kind: Kind::Array, state: State::Start }.map(|item| item.map(|(_, value)| value))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Object,
+    Array,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Start,
+    Between,
+    Over,
+}
+
+struct Walk<'a> {
+    scan: Scan<'a>,
+    kind: Kind,
+    state: State,
+}
+
+type Member<'a> = (Option<&'a str>, RawJson<'a>);
+
+impl<'a> Walk<'a> {
+    fn step(&mut self) -> Result<Option<Member<'a>>, JsonError> {
+        let (open, close) = match self.kind {
+            Kind::Object => (b'{', b'}'),
+            Kind::Array => (b'[', b']'),
+        };
+        let scan = &mut self.scan;
+        scan.space();
+        if self.state == State::Start {
+            scan.expect(open, if open == b'{' { "expected an object" } else { "expected an array" })?;
+            scan.depth = 1;
+            scan.count()?;
+            scan.space();
+            if scan.peek() == Some(close) {
+                return self.close();
+            }
+        } else {
+            match scan.peek() {
+                Some(b',') => scan.at += 1,
+                Some(byte) if byte == close => return self.close(),
+                _ => return Err(scan.wrong("expected a comma or the end of the container")),
+            }
+            scan.space();
+        }
+        self.state = State::Between;
+        let key = match self.kind {
+            Kind::Object => {
+                let key = scan.key()?;
+                scan.colon()?;
+                Some(key)
+            }
+            Kind::Array => None,
+        };
+        Ok(Some((key, scan.value()?)))
+    }
+
+    fn close(&mut self) -> Result<Option<Member<'a>>, JsonError> {
+        self.scan.at += 1;
+        self.state = State::Over;
+        self.scan.end()?;
+        Ok(None)
+    }
+}
+
+impl<'a> Iterator for Walk<'a> {
+    type Item = Result<Member<'a>, JsonError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.state == State::Over {
+            return None;
+        }
+        let item = self.step().transpose();
+        if !matches!(item, Some(Ok(_))) {
+            self.state = State::Over;
+        }
+        item
+    }
+}
+
+/// A place in a text. All offsets it cuts at are at ASCII bytes, so cuts of the text are at character boundaries.
+struct Scan<'a> {
+    text: &'a str,
+    bytes: &'a [u8],
+    at: usize,
+    /// Containers that are open around the value to read.
+    depth: u32,
+    nodes: u32,
+}
+
+impl<'a> Scan<'a> {
+    fn new(text: &'a str) -> Self {
+        Self { text, bytes: text.as_bytes(), at: 0, depth: 0, nodes: 0 }
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
+    fn wrong(&self, what: &'static str) -> JsonError {
+        let what = if self.at >= self.bytes.len() { "the text ends too early" } else { what };
+        JsonError { at: self.at, what }
+    }
+
+    fn count(&mut self) -> Result<(), JsonError> {
+        self.nodes += 1;
+        if self.nodes > MAX_NODES {
+            return Err(JsonError { at: self.at, what: "more than 1048576 values" });
+        }
+        Ok(())
+    }
+
+    fn space(&mut self) {
+        while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.peek() {
+            self.at += 1;
+        }
+    }
+
+    fn end(&mut self) -> Result<(), JsonError> {
+        self.space();
+        if self.at == self.bytes.len() {
+            return Ok(());
+        }
+        Err(self.wrong("something follows the value"))
+    }
+
+    fn expect(&mut self, byte: u8, what: &'static str) -> Result<(), JsonError> {
+        if self.peek() != Some(byte) {
+            return Err(self.wrong(what));
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    fn key(&mut self) -> Result<&'a str, JsonError> {
+        if self.peek() != Some(b'"') {
+            return Err(self.wrong("expected a key in double quotes"));
+        }
+        self.count()?;
+        let from = self.at;
+        self.string()?;
+        Ok(&self.text[from..self.at])
+    }
+
+    fn colon(&mut self) -> Result<(), JsonError> {
+        self.space();
+        self.expect(b':', "expected a colon")?;
+        self.space();
+        Ok(())
+    }
+
+    /// Reads one value, whatever is in it. Nesting is kept in the bits of one word: 1 is an object.
+    fn value(&mut self) -> Result<RawJson<'a>, JsonError> {
+        let from = self.at;
+        let outer = self.depth;
+        let mut kinds: u128 = 0;
+        loop {
+            // Here a value starts.
+            self.count()?;
+            match self.peek() {
+                Some(b'{') => {
+                    self.open()?;
+                    if self.peek() == Some(b'}') {
+                        self.at += 1;
+                        self.depth -= 1;
+                    } else {
+                        kinds = (kinds << 1) | 1;
+                        self.key()?;
+                        self.colon()?;
+                        continue;
+                    }
+                }
+                Some(b'[') => {
+                    self.open()?;
+                    if self.peek() == Some(b']') {
+                        self.at += 1;
+                        self.depth -= 1;
+                    } else {
+                        kinds <<= 1;
+                        continue;
+                    }
+                }
+                Some(b'"') => self.string()?,
+                Some(b'-' | b'0'..=b'9') => self.number()?,
+                Some(b't') => self.word(b"true")?,
+                Some(b'f') => self.word(b"false")?,
+                Some(b'n') => self.word(b"null")?,
+                _ => return Err(self.wrong("expected a value")),
+            }
+            // Here a value has ended: close what it closes, until another value must follow.
+            loop {
+                if self.depth == outer {
+                    return Ok(RawJson(&self.text[from..self.at]));
+                }
+                self.space();
+                let in_object = kinds & 1 == 1;
+                match self.peek() {
+                    Some(b',') => {
+                        self.at += 1;
+                        self.space();
+                        if in_object {
+                            self.key()?;
+                            self.colon()?;
+                        }
+                        break;
+                    }
+                    Some(b'}') if in_object => {}
+                    Some(b']') if !in_object => {}
+                    _ => return Err(self.wrong("expected a comma or the end of the container")),
+                }
+                self.at += 1;
+                self.depth -= 1;
+                kinds >>= 1;
+            }
+        }
+    }
+
+    fn open(&mut self) -> Result<(), JsonError> {
+        if self.depth >= MAX_DEPTH {
+            return Err(JsonError { at: self.at, what: "nested deeper than 128" });
+        }
+        self.depth += 1;
+        self.at += 1;
+        self.space();
+        Ok(())
+    }
+
+    fn word(&mut self, word: &'static [u8]) -> Result<(), JsonError> {
+        if !self.bytes[self.at..].starts_with(word) {
+            return Err(self.wrong("expected a value"));
+        }
+        self.at += word.len();
+        Ok(())
+    }
+
+    fn number(&mut self) -> Result<(), JsonError> {
+        if self.peek() == Some(b'-') {
+            self.at += 1;
+        }
+        match self.peek() {
+            Some(b'0') => self.at += 1,
+            Some(b'1'..=b'9') => self.digits()?,
+            _ => return Err(self.wrong("expected a digit")),
+        }
+        if self.peek() == Some(b'.') {
+            self.at += 1;
+            self.digits()?;
+        }
+        if let Some(b'e' | b'E') = self.peek() {
+            self.at += 1;
+            if let Some(b'+' | b'-') = self.peek() {
+                self.at += 1;
+            }
+            self.digits()?;
+        }
+        // "01" and "1x" fail in the caller: neither a comma nor an end follows.
+        Ok(())
+    }
+
+    fn digits(&mut self) -> Result<(), JsonError> {
+        let from = self.at;
+        while let Some(b'0'..=b'9') = self.peek() {
+            self.at += 1;
+        }
+        if self.at == from { Err(self.wrong("expected a digit")) } else { Ok(()) }
+    }
+
+    /// Reads a string, of which the opening quote is next.
+    fn string(&mut self) -> Result<(), JsonError> {
+        self.at += 1;
+        loop {
+            self.at += plain_bytes(&self.bytes[self.at..]);
+            match self.peek() {
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(());
+                }
+                Some(b'\\') => self.escape()?,
+                _ => return Err(self.wrong("a control character in a string")),
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Result<(), JsonError> {
+        self.at += 1;
+        match self.peek() {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 1,
+            Some(b'u') => {
+                self.at += 1;
+                for _ in 0..4 {
+                    if !self.peek().is_some_and(|byte| byte.is_ascii_hexdigit()) {
+                        return Err(self.wrong("expected four hexadecimal digits"));
+                    }
+                    self.at += 1;
+                }
+            }
+            _ => return Err(self.wrong("an unknown escape in a string")),
+        }
+        Ok(())
+    }
+}
+
+/// How many bytes from the start are neither a quote, nor a backslash, nor a control character. Prompts are nearly all
+/// such bytes, so eight are looked at together.
+fn plain_bytes(bytes: &[u8]) -> usize {
+    const LOW: u64 = 0x0101_0101_0101_0101;
+    const HIGH: u64 = 0x8080_8080_8080_8080;
+    let zeros = |word: u64| word.wrapping_sub(LOW) & !word & HIGH;
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut plain = 0;
+    for word in words {
+        let word = u64::from_le_bytes(*word);
+        let special = zeros(word ^ (LOW * u64::from(b'"')))
+            | zeros(word ^ (LOW * u64::from(b'\\')))
+            | (word.wrapping_sub(LOW * 0x20) & !word & HIGH);
+        if special != 0 {
+            // Borrows run upwards only: the lowest mark is always a true one.
+            return plain + special.trailing_zeros() as usize / 8;
+        }
+        plain += 8;
+    }
+    plain + rest.iter().take_while(|byte| !matches!(byte, b'"' | b'\\' | 0..0x20)).count()
+}

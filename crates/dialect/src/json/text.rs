@@ -1,0 +1,94 @@
+//! Strings: what a quoted text says, and how to quote a text.
+
+use std::{borrow::Cow, fmt::Write as _};
+
+/// What a string (with its quotes, already checked) says. Halves of surrogate pairs become U+FFFD.
+pub(crate) fn decode(quoted: &str) -> Cow<'_, str> {
+    let inner = quoted.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(quoted);
+    if !inner.contains('\\') {
+        return Cow::Borrowed(inner);
+    }
+    let mut text = String::with_capacity(inner.len());
+    let mut rest = inner;
+    while let Some(at) = rest.find('\\') {
+        text.push_str(&rest[..at]);
+        let (letter, after) = unescape(&rest[at + 1..]);
+        text.push(letter);
+        rest = after;
+    }
+    text.push_str(rest);
+    Cow::Owned(text)
+}
+
+/// Reads what follows a backslash.
+fn unescape(rest: &str) -> (char, &str) {
+    let letter = rest.as_bytes().first().copied();
+    let after = rest.get(1..).unwrap_or("");
+    match letter {
+        Some(b'b') => ('\u{8}', after),
+        Some(b'f') => ('\u{c}', after),
+        Some(b'n') => ('\n', after),
+        Some(b'r') => ('\r', after),
+        Some(b't') => ('\t', after),
+        Some(b'u') => unicode(after),
+        Some(plain @ (b'"' | b'\\' | b'/')) => (plain.into(), after),
+        _ => (char::REPLACEMENT_CHARACTER, after),
+    }
+}
+
+fn unicode(digits: &str) -> (char, &str) {
+    let Some((first, after)) = hex4(digits) else { return (char::REPLACEMENT_CHARACTER, "") };
+    if let Some(letter) = char::from_u32(first) {
+        return (letter, after);
+    }
+    let second = after.strip_prefix("\\u").and_then(hex4);
+    match second {
+        Some((second @ 0xDC00..=0xDFFF, after)) if first < 0xDC00 => {
+            let letter = char::from_u32(0x1_0000 + ((first - 0xD800) << 10) + (second - 0xDC00));
+            (letter.unwrap_or(char::REPLACEMENT_CHARACTER), after)
+        }
+        _ => (char::REPLACEMENT_CHARACTER, after),
+    }
+}
+
+fn hex4(text: &str) -> Option<(u32, &str)> {
+    Some((u32::from_str_radix(text.get(..4)?, 16).ok()?, text.get(4..)?))
+}
+
+/// Appends `text` as a JSON string.
+pub(crate) fn write_string(out: &mut String, text: &str) {
+    out.push('"');
+    for letter in text.chars() {
+        match letter {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\0'..='\u{1f}' => {
+                let _ = write!(out, "\\u{:04x}", u32::from(letter));
+            }
+            _ => out.push(letter),
+        }
+    }
+    out.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_say_what_they_stand_for() {
+        assert_eq!(decode(r#""a\n\t\"\\\/\b\f\r\u00e9\ud83d\ude00z""#), "a\n\t\"\\/\u{8}\u{c}\ré😀z");
+        assert!(matches!(decode(r#""plain""#), Cow::Borrowed("plain")));
+    }
+
+    #[test]
+    fn halves_of_surrogate_pairs_are_replaced_and_lose_nothing_else() {
+        assert_eq!(decode(r#""\ud83d!""#), "\u{fffd}!");
+        assert_eq!(decode(r#""\ude00!""#), "\u{fffd}!");
+        assert_eq!(decode(r#""\ud83d\u0041""#), "\u{fffd}A");
+        assert_eq!(decode(r#""\ud83d\ud83d\ude00""#), "\u{fffd}😀");
+    }
+}

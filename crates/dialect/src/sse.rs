@@ -1,0 +1,201 @@
+//! Splits a stream of server-sent events as its bytes come in.
+//!
+//! For the relay it says how far complete events reach, so that no torn event goes out by accident; for accounting it
+//! hands over each event's data. It changes no byte and refuses none: whatever comes, the bytes may be passed on.
+//!
+//! **Invariant**: the events do not depend on how the bytes were split, and at most [`MAX_EVENT_BYTES`] are kept.
+
+use std::borrow::Cow;
+
+/// An event longer than this is not kept together: it passes, and is reported as oversized.
+pub const MAX_EVENT_BYTES: usize = 1 << 20;
+
+/// One event of a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SseEvent<'a> {
+    /// An event with data.
+    Data {
+        /// The value of its `event` field.
+        name: Option<Cow<'a, [u8]>>,
+        /// Its `data` lines, joined by line feeds. Not necessarily UTF-8.
+        data: Cow<'a, [u8]>,
+    },
+    /// An event over [`MAX_EVENT_BYTES`]: its content was let go.
+    Oversized,
+}
+
+/// What [`SseSplitter::push`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SsePushed {
+    /// So many bytes of the chunk belong to complete events (comments included). The rest is the start of one.
+    pub complete: usize,
+    /// Number of events handed over.
+    pub events: usize,
+}
+
+/// The state between chunks of one stream.
+#[derive(Debug, Default)]
+pub struct SseSplitter {
+    /// The block that is not complete yet, as it came. Bounded: a block beyond the limit is let go.
+    tail: Vec<u8>,
+    /// Bytes of the block at hand, kept or not.
+    block: usize,
+    /// The line at hand has at least one byte.
+    in_line: bool,
+    /// The byte before was a carriage return: a line feed now belongs to it.
+    after_return: bool,
+    /// Bytes were seen: a byte order mark can stand only before them.
+    started: bool,
+}
+
+impl SseSplitter {
+    /// A splitter at the start of a stream.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the next bytes and hands over each event that they complete.
+    ///
+    /// ```
+    /// use dialect::{SseEvent, SseSplitter};
+    ///
+    /// let mut seen = Vec::new();
+    /// let mut splitter = SseSplitter::new();
+    /// let pushed = splitter.push(b"data: one\n\ndata: tw", |event| {
+    ///     if let SseEvent::Data { data, .. } = event {
+    ///         seen.push(data.into_owned());
+    ///     }
+    /// });
+    /// assert_eq!(seen, [b"one"]);
+    /// assert_eq!(pushed.complete, 11);
+    /// assert!(!splitter.at_boundary());
+    /// ```
+    pub fn push(&mut self, chunk: &[u8], mut on_event: impl FnMut(SseEvent<'_>)) -> SsePushed {
+        let mut pushed = SsePushed::default();
+        let mut at = 0;
+        while at < chunk.len() {
+            if std::mem::take(&mut self.after_return) && chunk[at] == b'\n' {
+                at += 1;
+                if self.block == 0 {
+                    // The block ended with the return before: its line feed is no start of another.
+                    pushed.complete = at;
+                } else {
+                    self.block += 1;
+                }
+                continue;
+            }
+            let line = line_bytes(&chunk[at..]);
+            if line > 0 {
+                self.in_line = true;
+                self.block += line;
+                at += line;
+                continue;
+            }
+            self.after_return = chunk[at] == b'\r';
+            self.block += 1;
+            at += 1;
+            if std::mem::take(&mut self.in_line) {
+                continue;
+            }
+            // An empty line: everything since the last one is complete.
+            let fed = self.close(&chunk[pushed.complete..at], &mut on_event);
+            pushed.events += usize::from(fed);
+            pushed.complete = at;
+        }
+        self.keep(&chunk[pushed.complete..]);
+        pushed
+    }
+
+    /// The stream has ended: hands over what an end without an empty line leaves, as lenient clients do.
+    pub fn finish(&mut self, mut on_event: impl FnMut(SseEvent<'_>)) -> bool {
+        self.in_line = false;
+        self.close(&[], &mut on_event)
+    }
+
+    /// Whether the bytes so far end where an event ends (or before the first).
+    pub fn at_boundary(&self) -> bool {
+        self.block == 0
+    }
+
+    /// Whether the event at hand is over the limit: it must not be held back.
+    pub fn is_oversized(&self) -> bool {
+        self.block > MAX_EVENT_BYTES
+    }
+
+    /// Ends the block at hand, of which `last` are the bytes not kept yet.
+    fn close(&mut self, last: &[u8], on_event: &mut impl FnMut(SseEvent<'_>)) -> bool {
+        let first = !std::mem::replace(&mut self.started, true);
+        let oversized = self.is_oversized();
+        self.block = 0;
+        if oversized {
+            on_event(SseEvent::Oversized);
+            return true;
+        }
+        let fed = if self.tail.is_empty() {
+            event(last, first).map(&mut *on_event).is_some()
+        } else {
+            self.tail.extend_from_slice(last);
+            event(&self.tail, first).map(&mut *on_event).is_some()
+        };
+        // An event of usual size leaves its room to the next one; a large one is paid for once.
+        if self.tail.capacity() > 16 * 1024 {
+            self.tail = Vec::new();
+        }
+        self.tail.clear();
+        fed
+    }
+
+    fn keep(&mut self, torn: &[u8]) {
+        if self.is_oversized() {
+            self.tail = Vec::new();
+        } else {
+            self.tail.extend_from_slice(torn);
+        }
+    }
+}
+
+/// Reads a block: its lines, of which `data` and `event` count. `None` if it has no data.
+fn event(block: &[u8], first_of_stream: bool) -> Option<SseEvent<'_>> {
+    let block = if first_of_stream { block.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(block) } else { block };
+    let mut name = None;
+    let mut data: Option<Cow<'_, [u8]>> = None;
+    // A line feed after a return makes an empty line here, which says nothing.
+    for line in block.split(|byte| matches!(byte, b'\n' | b'\r')) {
+        let (field, value) = match line.iter().position(|byte| *byte == b':') {
+            Some(colon) => (&line[..colon], &line[colon + 1..]),
+            None => (line, &[][..]),
+        };
+        let value = value.strip_prefix(b" ").unwrap_or(value);
+        match field {
+            b"data" => match &mut data {
+                None => data = Some(Cow::Borrowed(value)),
+                Some(lines) => {
+                    let lines = lines.to_mut();
+                    lines.push(b'\n');
+                    lines.extend_from_slice(value);
+                }
+            },
+            b"event" => name = Some(Cow::Borrowed(value)),
+            _ => {}
+        }
+    }
+    data.map(|data| SseEvent::Data { name, data })
+}
+
+/// How many bytes from the start end no line; eight are looked at together.
+fn line_bytes(bytes: &[u8]) -> usize {
+    const LOW: u64 = 0x0101_0101_0101_0101;
+    const HIGH: u64 = 0x8080_8080_8080_8080;
+    let zeros = |word: u64| word.wrapping_sub(LOW) & !word & HIGH;
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut plain = 0;
+    for word in words {
+        let word = u64::from_le_bytes(*word);
+        let ends = zeros(word ^ (LOW * u64::from(b'\n'))) | zeros(word ^ (LOW * u64::from(b'\r')));
+        if ends != 0 {
+            return plain + ends.trailing_zeros() as usize / 8;
+        }
+        plain += 8;
+    }
+    plain + rest.iter().take_while(|byte| !matches!(byte, b'\n' | b'\r')).count()
+}

@@ -1,0 +1,358 @@
+//! The few fields of a request that routing reads, borrowed from its body.
+//!
+//! The body itself is forwarded as it came; the view exists beside it and decides nothing. Fields of a form that is not
+//! understood read as absent: whether a request is good is the engine's to say. Refused are only bodies that two parsers
+//! could read differently (bad JSON, a routing key twice) and requests that name no model.
+
+use std::borrow::Cow;
+
+use crate::{
+    ApiError, ErrorCode,
+    json::{self, JsonError, RawJson},
+};
+
+/// The shape a request is written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// `/v1/chat/completions`.
+    Chat,
+    /// `/v1/completions`.
+    Completions,
+}
+
+/// What routing knows of a request.
+#[derive(Clone, Debug, Default)]
+pub struct RequestView<'a> {
+    /// The model it names.
+    pub model: Cow<'a, str>,
+    /// Whether an event stream is wanted.
+    pub stream: bool,
+    /// Whether the stream shall end with the usage (`stream_options.include_usage`).
+    pub include_usage: bool,
+    /// What the engine will have to prefill.
+    pub prompt: PromptPart<'a>,
+    /// At most so many output tokens: `max_completion_tokens`, else `max_tokens`.
+    pub max_tokens: Option<u32>,
+    /// Number of completions wanted.
+    pub n: Option<u32>,
+    /// Engine-side priority, as the body gives it.
+    pub priority: Option<i64>,
+    /// The salt that keeps its blocks apart from others'.
+    pub cache_salt: Option<Cow<'a, str>>,
+    /// Whose conversation it may be.
+    pub session: Session<'a>,
+    /// Fields that change how a chat becomes text.
+    pub rendering: Rendering<'a>,
+}
+
+/// Fields that change how the prompt becomes tokens; `None` where the body says nothing or `null`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rendering<'a> {
+    /// Whether the chat ends with the lead-in of the reply.
+    pub add_generation_prompt: Option<bool>,
+    /// Whether the last message is left open.
+    pub continue_final_message: Option<bool>,
+    /// Whether the tokenizer adds its special tokens.
+    pub add_special_tokens: Option<bool>,
+    /// Only so many last tokens are kept.
+    pub truncate_prompt_tokens: Option<i64>,
+    /// Variables for the template.
+    pub chat_template_kwargs: Option<RawJson<'a>>,
+    /// A template of the client's own.
+    pub chat_template: Option<RawJson<'a>>,
+    /// Functions the model may call.
+    pub tools: Option<RawJson<'a>>,
+    /// Which of them it must call.
+    pub tool_choice: Option<RawJson<'a>>,
+    /// Documents for templates that take them.
+    pub documents: Option<RawJson<'a>>,
+    /// How much the model shall reason.
+    pub reasoning_effort: Option<RawJson<'a>>,
+}
+
+/// Body fields that may tell conversations apart.
+#[derive(Clone, Debug, Default)]
+pub struct Session<'a> {
+    /// `session_params.session_id`.
+    pub params_session_id: Option<Cow<'a, str>>,
+    /// `user`.
+    pub user: Option<Cow<'a, str>>,
+    /// `session_id`.
+    pub session_id: Option<Cow<'a, str>>,
+    /// `user_id`.
+    pub user_id: Option<Cow<'a, str>>,
+}
+
+impl Session<'_> {
+    /// The first that is there, in the order of contract V25.
+    pub fn key(&self) -> Option<&str> {
+        [&self.params_session_id, &self.user, &self.session_id, &self.user_id].into_iter().find_map(Option::as_deref)
+    }
+}
+
+/// The prompt in the form the client sent it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PromptPart<'a> {
+    /// A chat: the value of `messages`, whatever it is.
+    Messages(RawJson<'a>),
+    /// One text.
+    Text(Cow<'a, str>),
+    /// One prompt of token ids.
+    TokenIds(Vec<u32>),
+    /// Several prompts in one request.
+    Batch,
+    /// None, or of a form that is not known.
+    #[default]
+    None,
+}
+
+/// Why a body cannot be routed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ViewError {
+    /// Not JSON, or JSON beyond the limits.
+    #[error("the body is not valid json: {0}; send one json object in utf-8")]
+    Json(#[from] JsonError),
+    /// Not UTF-8.
+    #[error("the body is not utf-8 from byte {at} on; send one json object in utf-8")]
+    Utf8 {
+        /// Offset of the first bad byte.
+        at: usize,
+    },
+    /// JSON, but no object.
+    #[error("the body is json but not an object; send an object with at least model and the prompt")]
+    NotAnObject,
+    /// A key that routing reads comes twice: engines differ in which one counts.
+    #[error("the key {key:?} stands in the body twice; send it once")]
+    DuplicateKey {
+        /// The key.
+        key: &'static str,
+    },
+    /// No model, or not a text.
+    #[error("model is {found}, expected a non-empty string; name a model that /v1/models lists")]
+    Model {
+        /// What is there instead.
+        found: &'static str,
+    },
+}
+
+impl ViewError {
+    /// The error's code.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::Json(_) | Self::Utf8 { .. } => ErrorCode::InvalidJson,
+            Self::NotAnObject | Self::Model { .. } => ErrorCode::InvalidRequest,
+            Self::DuplicateKey { .. } => ErrorCode::DuplicateKey,
+        }
+    }
+
+    /// The field at fault, if it is one.
+    pub fn param(&self) -> Option<&'static str> {
+        match self {
+            Self::DuplicateKey { key } => Some(key),
+            Self::Model { .. } => Some("model"),
+            _ => None,
+        }
+    }
+}
+
+impl From<ViewError> for ApiError {
+    fn from(error: ViewError) -> Self {
+        let answer = Self::new(error.code(), error.to_string());
+        match error.param() {
+            Some(param) => answer.param(param),
+            None => answer,
+        }
+    }
+}
+
+/// Reads `body`, which must be one JSON object in UTF-8 without a byte order mark.
+///
+/// ```
+/// use dialect::{Dialect, PromptPart, view};
+///
+/// let body = br#"{"model": "qwen", "prompt": [1, 2, 3], "stream": true}"#;
+/// let view = view(Dialect::Completions, body).unwrap();
+/// assert_eq!(view.model, "qwen");
+/// assert_eq!(view.prompt, PromptPart::TokenIds(vec![1, 2, 3]));
+/// assert!(view.stream);
+/// ```
+pub fn view(dialect: Dialect, body: &[u8]) -> Result<RequestView<'_>, ViewError> {
+    let text = std::str::from_utf8(body).map_err(|error| ViewError::Utf8 { at: error.valid_up_to() })?;
+    let opening = text.trim_start_matches([' ', '\n', '\r', '\t']);
+    if !opening.starts_with('{') {
+        json::whole(text)?;
+        return Err(ViewError::NotAnObject);
+    }
+    let fields = Fields::read(text)?;
+    fields.into_view(dialect)
+}
+
+/// Declares the keys that routing reads: one list for their names and their places in [`Fields`].
+macro_rules! keys {
+    ($($key:ident $name:literal)*) => {
+        #[derive(Clone, Copy)]
+        enum Key { $($key),* }
+
+        impl Key {
+            const COUNT: usize = [$(Self::$key),*].len();
+
+            fn named(name: &str) -> Option<Self> {
+                match name {
+                    $($name => Some(Self::$key),)*
+                    _ => None,
+                }
+            }
+
+            const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$key => $name,)*
+                }
+            }
+        }
+    };
+}
+
+// The last two are not read here yet: they steer where and how a request runs, so two of them are two readings.
+keys! {
+    Model "model"
+    Messages "messages"
+    Prompt "prompt"
+    Stream "stream"
+    StreamOptions "stream_options"
+    MaxTokens "max_tokens"
+    MaxCompletionTokens "max_completion_tokens"
+    N "n"
+    Priority "priority"
+    CacheSalt "cache_salt"
+    SessionParams "session_params"
+    User "user"
+    SessionId "session_id"
+    UserId "user_id"
+    AddGenerationPrompt "add_generation_prompt"
+    ContinueFinalMessage "continue_final_message"
+    AddSpecialTokens "add_special_tokens"
+    TruncatePromptTokens "truncate_prompt_tokens"
+    ChatTemplateKwargs "chat_template_kwargs"
+    ChatTemplate "chat_template"
+    Tools "tools"
+    ToolChoice "tool_choice"
+    Documents "documents"
+    ReasoningEffort "reasoning_effort"
+    KvTransferParams "kv_transfer_params"
+    LoraRequest "lora_request"
+}
+
+/// The values of the keys in the body.
+struct Fields<'a>([Option<RawJson<'a>>; Key::COUNT]);
+
+impl<'a> Fields<'a> {
+    fn read(text: &'a str) -> Result<Self, ViewError> {
+        let mut found = [None; Key::COUNT];
+        let mut twice = None;
+        for member in json::members(text) {
+            let (key, value) = member?;
+            let Some(key) = Key::named(&json::decode(key)) else { continue };
+            if found[key as usize].replace(value).is_some() {
+                twice = twice.or(Some(key));
+            }
+        }
+        // Reported after the walk: a body that is not JSON at all is that first.
+        match twice {
+            Some(key) => Err(ViewError::DuplicateKey { key: key.name() }),
+            None => Ok(Self(found)),
+        }
+    }
+
+    /// The value of a key; `null` is as good as absent.
+    fn get(&self, key: Key) -> Option<RawJson<'a>> {
+        self.0[key as usize].filter(|value| !value.is_null())
+    }
+
+    fn into_view(self, dialect: Dialect) -> Result<RequestView<'a>, ViewError> {
+        let flag = |key| self.get(key).and_then(RawJson::flag);
+        let integer = |key| self.get(key).and_then(RawJson::integer);
+        let count = |key| integer(key).and_then(|number| u32::try_from(number).ok());
+        let include_usage = member(self.get(Key::StreamOptions), "include_usage").and_then(RawJson::flag);
+        Ok(RequestView {
+            model: model(self.get(Key::Model))?,
+            stream: flag(Key::Stream).unwrap_or(false),
+            include_usage: include_usage.unwrap_or(false),
+            prompt: match dialect {
+                Dialect::Chat => self.get(Key::Messages).map_or(PromptPart::None, PromptPart::Messages),
+                Dialect::Completions => self.get(Key::Prompt).map_or(PromptPart::None, prompt),
+            },
+            max_tokens: count(Key::MaxCompletionTokens).or_else(|| count(Key::MaxTokens)),
+            n: count(Key::N),
+            priority: integer(Key::Priority),
+            cache_salt: self.get(Key::CacheSalt).and_then(RawJson::string),
+            session: Session {
+                params_session_id: member(self.get(Key::SessionParams), "session_id").and_then(name),
+                user: self.get(Key::User).and_then(name),
+                session_id: self.get(Key::SessionId).and_then(name),
+                user_id: self.get(Key::UserId).and_then(name),
+            },
+            rendering: Rendering {
+                add_generation_prompt: flag(Key::AddGenerationPrompt),
+                continue_final_message: flag(Key::ContinueFinalMessage),
+                add_special_tokens: flag(Key::AddSpecialTokens),
+                truncate_prompt_tokens: integer(Key::TruncatePromptTokens),
+                chat_template_kwargs: self.get(Key::ChatTemplateKwargs),
+                chat_template: self.get(Key::ChatTemplate),
+                tools: self.get(Key::Tools),
+                tool_choice: self.get(Key::ToolChoice),
+                documents: self.get(Key::Documents),
+                reasoning_effort: self.get(Key::ReasoningEffort),
+            },
+        })
+    }
+}
+
+fn model(value: Option<RawJson<'_>>) -> Result<Cow<'_, str>, ViewError> {
+    let found = match value {
+        None => "missing or null",
+        Some(value) => match value.string() {
+            Some(name) if !name.is_empty() => return Ok(name),
+            Some(_) => "an empty string",
+            None => "not a string",
+        },
+    };
+    Err(ViewError::Model { found })
+}
+
+/// The last member of that key, as engines read it.
+fn member<'a>(object: Option<RawJson<'a>>, key: &str) -> Option<RawJson<'a>> {
+    object?.members()?.filter(|(name, _)| name == key).last().map(|(_, value)| value).filter(|value| !value.is_null())
+}
+
+/// A string, or a number as it is written.
+fn name(value: RawJson<'_>) -> Option<Cow<'_, str>> {
+    let text = value.as_str();
+    let is_number = text.starts_with(|first: char| first == '-' || first.is_ascii_digit());
+    if is_number { Some(Cow::Borrowed(text)) } else { value.string().filter(|text| !text.is_empty()) }
+}
+
+/// The forms of `prompt` in `/v1/completions`: a text, token ids, or a list of either. A list of one is that one.
+fn prompt(value: RawJson<'_>) -> PromptPart<'_> {
+    if let Some(text) = value.string() {
+        return PromptPart::Text(text);
+    }
+    let Some(mut elements) = value.elements() else { return PromptPart::None };
+    let Some(first) = elements.next() else { return PromptPart::None };
+    if matches!(first.as_str().as_bytes().first(), Some(b'"' | b'[')) {
+        return match (elements.next(), first.string()) {
+            (Some(_), _) => PromptPart::Batch,
+            (None, Some(text)) => PromptPart::Text(text),
+            (None, None) => token_ids(first),
+        };
+    }
+    token_ids(value)
+}
+
+fn token_ids(value: RawJson<'_>) -> PromptPart<'_> {
+    let ids =
+        value.elements().and_then(|ids| ids.map(|id| id.as_str().parse::<u32>().ok()).collect::<Option<Vec<_>>>());
+    match ids {
+        Some(ids) if !ids.is_empty() => PromptPart::TokenIds(ids),
+        _ => PromptPart::None,
+    }
+}

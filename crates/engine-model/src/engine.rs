@@ -1,0 +1,436 @@
+//! The scheduler: who runs in a step, with which blocks, and what comes of it.
+//!
+//! The order of things is vLLM's: running sequences first, in the order they were admitted; then waiting ones, first
+//! come first served. A block is named, and so reusable and announced, in the step that schedules its last token.
+//! Announcements leave with the end of that step.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use kv_blocks::{BlockSize, EngineHash, Moment, Tier};
+
+use crate::{
+    CacheEvent, Emitted, EngineStats, Request, RequestId, SubmitError, Timing,
+    host_tier::{HostTier, Offloaded},
+    pool::{BlockId, BlockPool},
+    profile::StepWork,
+    sequence::{KeepTokens, Sequence},
+};
+
+/// What one engine is made of.
+#[derive(Clone, Debug)]
+pub struct EngineSettings {
+    /// Tokens per block.
+    pub block_size: BlockSize,
+    /// Blocks on the device.
+    pub device_blocks: u32,
+    /// Blocks in host memory; 0: no host tier.
+    pub host_blocks: u32,
+    /// Most sequences in a batch.
+    pub max_num_seqs: u32,
+    /// Most tokens in a step.
+    pub max_num_batched_tokens: u32,
+    /// How long things take.
+    pub timing: Timing,
+    /// Changes every reply.
+    pub seed: u64,
+    /// Tokens that replies are made of.
+    pub alphabet: Arc<[u32]>,
+}
+
+/// What the engine does from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// A step of this length; call [`Engine::finish`] at its end.
+    Step(Duration),
+    /// Nothing before this moment.
+    WaitUntil(Moment),
+    /// Nothing until a request comes.
+    Idle,
+}
+
+/// What a step brought.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StepOutcome {
+    /// Changes of the cache, to be published as one batch; may be empty.
+    pub events: Vec<CacheEvent>,
+    /// Generated tokens, at most one for each sequence.
+    pub emitted: Vec<Emitted>,
+}
+
+/// A simulated engine: one data-parallel rank.
+#[derive(Debug)]
+pub struct Engine {
+    settings: EngineSettings,
+    pool: BlockPool,
+    host: HostTier,
+    waiting: VecDeque<Sequence>,
+    running: Vec<Sequence>,
+    open: Option<OpenStep>,
+    events: Vec<CacheEvent>,
+    stats: EngineStats,
+}
+
+#[derive(Debug)]
+struct OpenStep {
+    duration: Duration,
+    /// In the order of `running`.
+    chunks: Vec<Chunk>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Chunk {
+    id: RequestId,
+    tokens: u32,
+}
+
+/// What the cache holds of a waiting sequence.
+struct Prefix {
+    device: Vec<BlockId>,
+    host_blocks: usize,
+}
+
+impl Engine {
+    /// An engine with an empty cache.
+    pub fn new(settings: EngineSettings) -> Self {
+        Self {
+            pool: BlockPool::new(settings.device_blocks),
+            host: HostTier::new(settings.host_blocks),
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            open: None,
+            events: Vec::new(),
+            stats: EngineStats::default(),
+            settings,
+        }
+    }
+
+    /// Takes a request in. It is considered for the first time after the profile's overhead.
+    ///
+    /// The queue is bounded by the caller, as in the real engine.
+    pub fn submit(&mut self, now: Moment, request: Request) -> Result<(), SubmitError> {
+        if request.prompt.is_empty() || request.output_tokens == 0 {
+            return Err(SubmitError::Empty);
+        }
+        let tokens = request.prompt.len() as u64 + u64::from(request.output_tokens);
+        let capacity = self.capacity_tokens();
+        // The second bound keeps positions in u32, whatever the pool's size.
+        if tokens > capacity.min(u64::from(u32::MAX)) {
+            return Err(SubmitError::TooLong { tokens, capacity });
+        }
+        let ready_at = now + self.settings.timing.overhead();
+        self.waiting.push_back(Sequence::new(request, ready_at, self.settings.seed, self.settings.alphabet.clone()));
+        Ok(())
+    }
+
+    /// Drops a request at once, in the middle of a step too; false if it is not here (any more). Its blocks stay
+    /// cached.
+    pub fn abort(&mut self, id: RequestId) -> bool {
+        if let Some(place) = self.running.iter().position(|sequence| sequence.id() == id) {
+            let sequence = self.running.remove(place);
+            self.release(sequence.blocks);
+        } else if let Some(place) = self.waiting.iter().position(|sequence| sequence.id() == id) {
+            self.waiting.remove(place);
+        } else {
+            return false;
+        }
+        self.stats.aborted += 1;
+        true
+    }
+
+    /// Begins a step at `now`, if there is anything to do. While a step is open it says so again.
+    pub fn begin(&mut self, now: Moment) -> Next {
+        if let Some(open) = &self.open {
+            return Next::Step(open.duration);
+        }
+        let mut plan = Plan { budget: self.settings.max_num_batched_tokens.max(1), ..Plan::default() };
+        let preempted = self.schedule_running(&mut plan);
+        if !preempted {
+            self.admit_waiting(now, &mut plan);
+        }
+        if plan.chunks.is_empty() {
+            return self.waiting.front().map_or(Next::Idle, |first| Next::WaitUntil(first.ready_at));
+        }
+        let duration = self.settings.timing.step(plan.work);
+        self.open = Some(OpenStep { duration, chunks: plan.chunks });
+        Next::Step(duration)
+    }
+
+    /// Ends the open step; without one, nothing happens.
+    pub fn finish(&mut self) -> StepOutcome {
+        let Some(open) = self.open.take() else { return StepOutcome::default() };
+        self.stats.steps += 1;
+        let mut emitted = Vec::new();
+        let mut place = 0;
+        for chunk in open.chunks {
+            // Chunks are in the order of `running`; one that is not found was aborted meanwhile.
+            let Some(offset) = self.running[place..].iter().position(|sequence| sequence.id() == chunk.id) else {
+                continue;
+            };
+            place += offset;
+            let sequence = &mut self.running[place];
+            sequence.computed += chunk.tokens;
+            if sequence.computed == sequence.len() {
+                if sequence.emitted == 0 {
+                    self.stats.prompt_tokens += sequence.request.prompt.len() as u64;
+                }
+                let (token, finish) = sequence.generate();
+                self.stats.generated_tokens += 1;
+                let cached_tokens = sequence.cached_tokens.unwrap_or(0);
+                emitted.push(Emitted { id: chunk.id, token, cached_tokens, finish });
+                if finish.is_some() {
+                    let sequence = self.running.remove(place);
+                    self.release(sequence.blocks);
+                    self.stats.finished += 1;
+                    continue;
+                }
+            }
+            place += 1;
+        }
+        StepOutcome { events: std::mem::take(&mut self.events), emitted }
+    }
+
+    /// Begins and ends a step at once, for callers in virtual time; `None` if there is nothing to do at `now`.
+    pub fn step(&mut self, now: Moment) -> Option<(Duration, StepOutcome)> {
+        match self.begin(now) {
+            Next::Step(duration) => Some((duration, self.finish())),
+            Next::WaitUntil(_) | Next::Idle => None,
+        }
+    }
+
+    /// Empties the device's cache; refused (false) while blocks are in use, as the real engine refuses. The
+    /// announcement leaves with the next step. The host tier keeps what it has.
+    pub fn reset_cache(&mut self) -> bool {
+        if self.pool.free() < self.pool.total() {
+            return false;
+        }
+        self.pool.forget_names();
+        self.events.push(CacheEvent::Cleared);
+        true
+    }
+
+    /// What a new process would start with: everything is gone, nothing is announced. Returns the lost requests.
+    pub fn restart(&mut self) -> Vec<RequestId> {
+        let lost: Vec<_> = self.running.drain(..).chain(self.waiting.drain(..)).collect();
+        self.open = None;
+        for sequence in &lost {
+            for block in sequence.blocks.iter().rev() {
+                self.pool.release(*block);
+            }
+        }
+        self.pool.forget_names();
+        self.host.clear();
+        self.events.clear();
+        self.stats = EngineStats::default();
+        lost.iter().map(Sequence::id).collect()
+    }
+
+    /// Counters and present state.
+    pub fn stats(&self) -> EngineStats {
+        EngineStats {
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+            blocks_used: self.pool.total() - self.pool.free(),
+            blocks_total: self.pool.total(),
+            blocks_cached: self.pool.named(),
+            host_blocks: self.host.len(),
+            ..self.stats
+        }
+    }
+
+    /// Every cached block with its tier, sorted; a block with two copies is there twice.
+    pub fn cached_blocks(&self) -> Vec<(Tier, EngineHash)> {
+        let device = self.pool.names().map(|hash| (Tier::Device, hash));
+        let mut blocks: Vec<_> = device.chain(self.host.names().map(|hash| (Tier::Host, hash))).collect();
+        blocks.sort_unstable();
+        blocks
+    }
+
+    /// Tokens the device can hold: the longest prompt and reply together.
+    pub fn capacity_tokens(&self) -> u64 {
+        u64::from(self.settings.device_blocks) * u64::from(self.settings.block_size.tokens())
+    }
+
+    /// Gives every running sequence its next tokens; true if one had to be thrown back for want of blocks.
+    fn schedule_running(&mut self, plan: &mut Plan) -> bool {
+        let mut preempted = false;
+        let mut place = 0;
+        while place < self.running.len() && plan.budget > 0 {
+            let sequence = &self.running[place];
+            let tokens = (sequence.len() - sequence.computed).min(plan.budget);
+            if self.grow(place, tokens) {
+                plan.add(&self.running[place], tokens, &self.settings.timing, &mut self.stats);
+                place += 1;
+            } else {
+                // The youngest gives way; that may be the very sequence that asked.
+                self.preempt_youngest();
+                preempted = true;
+            }
+        }
+        preempted
+    }
+
+    fn preempt_youngest(&mut self) {
+        let Some(mut sequence) = self.running.pop() else { return };
+        self.release(std::mem::take(&mut sequence.blocks));
+        sequence.computed = 0;
+        sequence.named_blocks = 0;
+        self.stats.preemptions += 1;
+        self.waiting.push_front(sequence);
+    }
+
+    fn admit_waiting(&mut self, now: Moment, plan: &mut Plan) {
+        while plan.budget > 0 && self.running.len() < self.settings.max_num_seqs.max(1) as usize {
+            let Some(mut sequence) = self.waiting.pop_front_if(|first| first.ready_at <= now) else { break };
+            let prefix = self.cached_prefix(&mut sequence);
+            if !self.has_room(&sequence, &prefix) {
+                self.waiting.push_front(sequence);
+                break;
+            }
+            self.use_prefix(&mut sequence, prefix, plan);
+            let tokens = (sequence.len() - sequence.computed).min(plan.budget);
+            self.running.push(sequence);
+            let place = self.running.len() - 1;
+            let grown = self.grow(place, tokens);
+            debug_assert!(grown, "there was room for the whole prompt");
+            plan.add(&self.running[place], tokens, &self.settings.timing, &mut self.stats);
+        }
+    }
+
+    /// The longest cached prefix. The last token is always computed, so a wholly cached prompt of exactly k blocks
+    /// uses k - 1 of them.
+    fn cached_prefix(&self, sequence: &mut Sequence) -> Prefix {
+        let size = self.settings.block_size;
+        let most = size.whole_blocks(sequence.len() - 1) as usize;
+        let names = sequence.names(most, size);
+        let device: Vec<_> = names.iter().map_while(|name| self.pool.find(*name)).collect();
+        let host_blocks = names[device.len()..].iter().take_while(|name| self.host.holds(**name)).count();
+        Prefix { device, host_blocks }
+    }
+
+    /// Whether the whole sequence as it stands fits: half a prompt in the pool helps nobody.
+    fn has_room(&self, sequence: &Sequence, prefix: &Prefix) -> bool {
+        let blocks = sequence.len().div_ceil(self.settings.block_size.tokens()) as usize;
+        let revived = prefix.device.iter().filter(|id| self.pool.is_free(**id)).count();
+        self.pool.free() - revived >= blocks - prefix.device.len()
+    }
+
+    fn use_prefix(&mut self, sequence: &mut Sequence, prefix: Prefix, plan: &mut Plan) {
+        let size = self.settings.block_size;
+        let whole = prefix.device.len() + prefix.host_blocks;
+        for id in &prefix.device {
+            self.pool.pin(*id);
+        }
+        for name in &sequence.names(whole, size)[prefix.device.len()..] {
+            self.host.touch(*name);
+        }
+        let tokens_in = |blocks: usize| blocks as u64 * u64::from(size.tokens());
+        let (device_hits, host_hits) = (tokens_in(prefix.device.len()), tokens_in(prefix.host_blocks));
+        sequence.named_blocks = prefix.device.len();
+        sequence.blocks = prefix.device;
+        // Below the sequence's own length, which is a u32.
+        sequence.computed = u32::try_from(device_hits + host_hits).unwrap_or(u32::MAX);
+        plan.work.reloaded_tokens += host_hits;
+        if sequence.cached_tokens.is_none() {
+            sequence.cached_tokens = Some(sequence.computed);
+            self.stats.queried_tokens += u64::from(sequence.len());
+            self.stats.device_hit_tokens += device_hits;
+            self.stats.host_hit_tokens += host_hits;
+        }
+    }
+
+    /// Makes room for `tokens` more tokens of a running sequence and names the blocks they fill; false, and nothing
+    /// changed, if blocks are short.
+    fn grow(&mut self, place: usize, tokens: u32) -> bool {
+        let size = self.settings.block_size;
+        let sequence = &mut self.running[place];
+        let end = sequence.computed + tokens;
+        let missing = (end.div_ceil(size.tokens()) as usize).saturating_sub(sequence.blocks.len());
+        if missing > self.pool.free() {
+            return false;
+        }
+        for _ in 0..missing {
+            let Some((id, evicted)) = self.pool.take() else { break };
+            sequence.blocks.push(id);
+            if let Some(content) = evicted {
+                let hash = content.hash;
+                // While another copy is left there is nothing to save.
+                if self.host.is_on() && self.pool.find(hash).is_none() {
+                    announce_offload(self.host.offload(content), &mut self.events);
+                }
+                self.events.push(CacheEvent::Removed { hash, tier: Tier::Device });
+            }
+        }
+        self.name_filled(place, size.whole_blocks(end) as usize);
+        true
+    }
+
+    /// Names the blocks of a running sequence up to `whole`, announcing them as one event.
+    fn name_filled(&mut self, place: usize, whole: usize) {
+        let size = self.settings.block_size;
+        let keep = if self.host.is_on() { KeepTokens::Yes } else { KeepTokens::No };
+        let sequence = &mut self.running[place];
+        let first = sequence.named_blocks;
+        if whole <= first {
+            return;
+        }
+        let names = sequence.names(whole, size);
+        let (hashes, parent) = (names[first..].to_vec(), first.checked_sub(1).map(|before| names[before]));
+        for block in first..whole {
+            self.pool.name(sequence.blocks[block], sequence.content(block, size, keep));
+        }
+        sequence.named_blocks = whole;
+        self.events.push(CacheEvent::Stored {
+            hashes,
+            parent,
+            tokens: sequence.tokens[first * size.len()..whole * size.len()].to_vec(),
+            lora: sequence.request.lora.clone(),
+            salt: if first == 0 { sequence.request.salt.clone() } else { None },
+            tier: Tier::Device,
+        });
+    }
+
+    /// Last block first: the end of a sequence is the least likely to be asked for again.
+    fn release(&mut self, blocks: Vec<BlockId>) {
+        for id in blocks.into_iter().rev() {
+            self.pool.release(id);
+        }
+    }
+}
+
+fn announce_offload(offloaded: Offloaded, events: &mut Vec<CacheEvent>) {
+    if let Some(hash) = offloaded.dropped {
+        events.push(CacheEvent::Removed { hash, tier: Tier::Host });
+    }
+    if let Some(content) = offloaded.added {
+        events.push(CacheEvent::Stored {
+            hashes: vec![content.hash],
+            parent: content.parent,
+            tokens: content.tokens.into_vec(),
+            lora: content.lora,
+            salt: content.salt,
+            tier: Tier::Host,
+        });
+    }
+}
+
+/// A step in the making.
+#[derive(Default)]
+struct Plan {
+    budget: u32,
+    work: StepWork,
+    chunks: Vec<Chunk>,
+}
+
+impl Plan {
+    fn add(&mut self, sequence: &Sequence, tokens: u32, timing: &Timing, stats: &mut EngineStats) {
+        self.budget = self.budget.saturating_sub(tokens);
+        self.chunks.push(Chunk { id: sequence.id(), tokens });
+        if sequence.is_decoding() {
+            self.work.decoding += 1;
+            self.work.kv_tokens += u64::from(sequence.len());
+        } else {
+            self.work.prefill_ms += timing.prefill_ms(sequence.computed, sequence.computed + tokens);
+            stats.computed_tokens += u64::from(tokens);
+        }
+    }
+}

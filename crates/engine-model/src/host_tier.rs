@@ -1,0 +1,81 @@
+//! Host memory behind the device: what the device evicts goes here and comes back on a hit.
+//!
+//! One copy per name, least recently used goes first. A block that comes back stays here too.
+
+use std::collections::{BTreeMap, HashMap};
+
+use kv_blocks::EngineHash;
+
+use crate::pool::BlockContent;
+
+/// Blocks in host memory.
+#[derive(Debug)]
+pub(crate) struct HostTier {
+    capacity: usize,
+    held: HashMap<EngineHash, u64>,
+    /// Last use to name; the first one is the least recently used.
+    by_use: BTreeMap<u64, EngineHash>,
+    uses: u64,
+}
+
+/// What taking a block in changed.
+#[derive(Debug, Default)]
+pub(crate) struct Offloaded {
+    /// Dropped to make room.
+    pub(crate) dropped: Option<EngineHash>,
+    /// Taken in; `None` if it was here already.
+    pub(crate) added: Option<BlockContent>,
+}
+
+impl HostTier {
+    pub(crate) fn new(capacity: u32) -> Self {
+        Self { capacity: capacity as usize, held: HashMap::new(), by_use: BTreeMap::new(), uses: 0 }
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.capacity > 0
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    pub(crate) fn holds(&self, hash: EngineHash) -> bool {
+        self.held.contains_key(&hash)
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = EngineHash> {
+        self.held.keys().copied()
+    }
+
+    /// Notes a use; false if the block is not here.
+    pub(crate) fn touch(&mut self, hash: EngineHash) -> bool {
+        let Some(last) = self.held.get_mut(&hash) else { return false };
+        self.uses += 1;
+        self.by_use.remove(last);
+        *last = self.uses;
+        self.by_use.insert(self.uses, hash);
+        true
+    }
+
+    /// Takes in what the device evicted.
+    pub(crate) fn offload(&mut self, content: BlockContent) -> Offloaded {
+        if !self.is_on() || self.touch(content.hash) {
+            return Offloaded::default();
+        }
+        let dropped =
+            if self.held.len() < self.capacity { None } else { self.by_use.pop_first().map(|(_, hash)| hash) };
+        if let Some(hash) = dropped {
+            self.held.remove(&hash);
+        }
+        self.uses += 1;
+        self.held.insert(content.hash, self.uses);
+        self.by_use.insert(self.uses, content.hash);
+        Offloaded { dropped, added: Some(content) }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.held.clear();
+        self.by_use.clear();
+    }
+}

@@ -1,0 +1,62 @@
+//! What goes in and what comes out.
+
+use std::sync::Arc;
+
+/// Names a request for as long as its engine lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId(pub u64);
+
+/// A generation to run.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Chosen by the caller, never used twice.
+    pub id: RequestId,
+    /// Token ids of the prompt; at least one.
+    pub prompt: Arc<[u32]>,
+    /// Tokens to generate; at least one.
+    pub output_tokens: u32,
+    /// How the generation ends once they are out.
+    pub finish: Finish,
+    /// LoRA adapter by name: part of every block's hash.
+    pub lora: Option<Arc<str>>,
+    /// Cache salt: part of the first block's hash, and so of every later one's.
+    pub salt: Option<Arc<str>>,
+}
+
+/// Why a generation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// The model had nothing more to say.
+    Stop,
+    /// The limit of tokens was reached.
+    Length,
+}
+
+/// One generated token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Emitted {
+    /// Whose token.
+    pub id: RequestId,
+    /// The token.
+    pub token: u32,
+    /// Prompt tokens that were found in the cache when the request was first scheduled.
+    pub cached_tokens: u32,
+    /// Set on the last token.
+    pub finish: Option<Finish>,
+}
+
+/// Why a request was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// Nothing to do.
+    #[error("a request needs at least one prompt token and one output token")]
+    Empty,
+    /// It could never be scheduled.
+    #[error("prompt and reply take {tokens} tokens, but the engine holds {capacity}: send less or add blocks")]
+    TooLong {
+        /// Prompt and reply together.
+        tokens: u64,
+        /// What the engine can hold.
+        capacity: u64,
+    },
+}

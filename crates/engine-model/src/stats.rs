@@ -1,0 +1,38 @@
+//! Counters of one engine.
+
+/// Totals since the start, and the state right now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineStats {
+    /// Sequences in the batch.
+    pub running: usize,
+    /// Requests not yet scheduled, or preempted.
+    pub waiting: usize,
+    /// Device blocks that a sequence refers to.
+    pub blocks_used: usize,
+    /// Device blocks in all.
+    pub blocks_total: usize,
+    /// Device blocks that can be found by hash, copies included.
+    pub blocks_cached: usize,
+    /// Host blocks held.
+    pub host_blocks: usize,
+    /// Prompt tokens looked up, once per request.
+    pub queried_tokens: u64,
+    /// Prompt tokens found on the device.
+    pub device_hit_tokens: u64,
+    /// Prompt tokens found in the host tier.
+    pub host_hit_tokens: u64,
+    /// Prompt tokens of the requests whose prefill is done.
+    pub prompt_tokens: u64,
+    /// Tokens generated.
+    pub generated_tokens: u64,
+    /// Tokens run through prefill, recomputation included.
+    pub computed_tokens: u64,
+    /// Sequences thrown back to waiting for want of blocks.
+    pub preemptions: u64,
+    /// Requests that ended by themselves.
+    pub finished: u64,
+    /// Requests that ended because the caller asked.
+    pub aborted: u64,
+    /// Steps run.
+    pub steps: u64,
+}

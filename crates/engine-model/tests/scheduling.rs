@@ -1,0 +1,141 @@
+//! Who runs when, and how long it takes.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
+
+mod support;
+
+use std::time::Duration;
+
+use engine_model::{Engine, EngineSettings, Finish, Next, Profile, RequestId, SubmitError, Timing};
+use kv_blocks::Moment;
+use support::{Bench, request, settings, tokens};
+
+#[test]
+fn a_request_gets_its_tokens_one_a_step_and_ends_with_its_reason() {
+    let mut bench = Bench::new(settings(64));
+    bench.submit(request(1, &tokens(1, 5), 3));
+    bench.run();
+    let finishes: Vec<_> = bench.emitted.iter().map(|token| token.finish).collect();
+    assert_eq!(finishes, [None, None, Some(Finish::Length)]);
+    assert_eq!(bench.engine.stats().finished, 1);
+    assert_eq!(bench.engine.stats().blocks_used, 0);
+}
+
+#[test]
+fn time_to_first_token_is_overhead_plus_step_plus_prefill() {
+    let timing = Timing::new(Profile::named("toy").unwrap()).overhead_ms(2.0);
+    let mut engine = Engine::new(EngineSettings { timing, max_num_batched_tokens: 8_192, ..settings(1_000) });
+    engine.submit(Moment::START, request(1, &tokens(1, 1_000), 1)).unwrap();
+    let ready = Moment::at(Duration::from_millis(2));
+    assert_eq!(engine.begin(Moment::START), Next::WaitUntil(ready));
+    // 4 ms a step and 0.1 ms a token.
+    assert_eq!(engine.begin(ready), Next::Step(Duration::from_millis(104)));
+}
+
+#[test]
+fn a_cached_prefix_costs_no_prefill_time() {
+    let mut bench = Bench::new(settings(64));
+    bench.submit(request(1, &tokens(1, 101), 1));
+    bench.run();
+    bench.submit(request(2, &tokens(1, 101), 1));
+    assert_eq!(bench.engine.begin(bench.now), Next::Step(Duration::from_micros(4_100)), "one token is computed");
+}
+
+#[test]
+fn long_prompts_are_prefilled_in_chunks_beside_decoding_sequences() {
+    let mut bench = Bench::new(EngineSettings { max_num_batched_tokens: 10, ..settings(64) });
+    bench.submit(request(1, &tokens(1, 4), 10));
+    bench.step();
+    bench.submit(request(2, &tokens(2, 25), 1));
+    let mut steps = 0;
+    while bench.emitted.iter().all(|token| token.id != RequestId(2)) {
+        bench.step();
+        steps += 1;
+    }
+    assert_eq!(steps, 3, "nine prompt tokens a step, one token for the other");
+    assert_eq!(bench.reply(1).len(), 4);
+}
+
+#[test]
+fn at_most_max_num_seqs_run_and_the_rest_wait_in_order() {
+    let mut bench = Bench::new(EngineSettings { max_num_seqs: 2, ..settings(64) });
+    for kind in 1..=4 {
+        bench.submit(request(u64::from(kind), &tokens(kind, 4), 2));
+    }
+    bench.step();
+    assert_eq!((bench.engine.stats().running, bench.engine.stats().waiting), (2, 2));
+    bench.run();
+    let firsts: Vec<_> = bench.emitted.iter().step_by(2).map(|token| token.id.0).collect();
+    assert_eq!(firsts, [1, 1, 3, 3]);
+}
+
+#[test]
+fn the_youngest_is_preempted_when_blocks_run_out_and_still_says_the_same() {
+    let alone = |id: u64, kind| {
+        let mut bench = Bench::new(settings(64));
+        bench.submit(request(id, &tokens(kind, 8), 14));
+        bench.run();
+        bench.reply(id)
+    };
+    // Each ends with 22 tokens, six blocks; eight are not enough for both.
+    let mut bench = Bench::new(settings(8));
+    bench.submit(request(1, &tokens(1, 8), 14));
+    bench.submit(request(2, &tokens(2, 8), 14));
+    bench.run();
+    let stats = bench.engine.stats();
+    assert!(stats.preemptions >= 1);
+    assert!(stats.computed_tokens > 16, "what was thrown away is computed again");
+    assert_eq!(bench.reply(1), alone(1, 1));
+    assert_eq!(bench.reply(2), alone(2, 2));
+    let last = |id| bench.emitted.iter().rposition(|token| token.id == RequestId(id));
+    assert!(last(1) < last(2), "the older one was never held up");
+}
+
+#[test]
+fn a_request_waits_until_its_whole_prompt_fits() {
+    let mut bench = Bench::new(settings(4));
+    bench.submit(request(1, &tokens(1, 8), 4));
+    bench.submit(request(2, &tokens(2, 12), 1));
+    bench.step();
+    assert_eq!((bench.engine.stats().running, bench.engine.stats().waiting), (1, 1));
+    bench.run();
+    assert_eq!(bench.reply(2).len(), 1);
+}
+
+#[test]
+fn an_abort_in_the_middle_of_a_step_frees_its_blocks_and_makes_no_token() {
+    let mut bench = Bench::new(settings(64));
+    bench.submit(request(1, &tokens(1, 8), 100));
+    bench.submit(request(2, &tokens(2, 8), 2));
+    assert!(matches!(bench.engine.begin(bench.now), Next::Step(_)));
+    assert!(bench.engine.abort(RequestId(1)));
+    let outcome = bench.engine.finish();
+    assert_eq!(outcome.emitted.iter().map(|token| token.id.0).collect::<Vec<_>>(), [2]);
+    assert!(!bench.engine.abort(RequestId(1)), "it is gone");
+    bench.run();
+    assert_eq!(bench.engine.stats().blocks_used, 0);
+    assert_eq!((bench.engine.stats().finished, bench.engine.stats().aborted), (1, 1));
+}
+
+#[test]
+fn what_can_never_run_is_refused() {
+    let mut engine = Engine::new(settings(4));
+    let mut submit = |prompt: &[u32], output| engine.submit(Moment::START, request(1, prompt, output));
+    assert_eq!(submit(&[], 1), Err(SubmitError::Empty));
+    assert_eq!(submit(&[1], 0), Err(SubmitError::Empty));
+    assert_eq!(submit(&tokens(1, 10), 7), Err(SubmitError::TooLong { tokens: 17, capacity: 16 }));
+    assert_eq!(submit(&tokens(1, 10), 6), Ok(()));
+}
+
+#[test]
+fn a_restart_loses_requests_and_cache_and_says_nothing() {
+    let mut bench = Bench::new(settings(64));
+    bench.submit(request(1, &tokens(1, 8), 100));
+    bench.step();
+    bench.submit(request(2, &tokens(2, 8), 1));
+    assert_eq!(bench.engine.restart(), [RequestId(1), RequestId(2)]);
+    assert!(bench.engine.cached_blocks().is_empty());
+    bench.submit(request(3, &tokens(1, 8), 1));
+    let batches = bench.run();
+    assert_eq!(bench.cached_tokens(3), 0);
+    assert_eq!(batches.len(), 1);
+}

@@ -1,0 +1,98 @@
+//! Faults that a test asks for: the next so many generation requests go wrong in one chosen way.
+
+use std::str::FromStr;
+
+use parking_lot::Mutex;
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Answered with this status instead; nothing runs.
+    Status(u16),
+    /// Never answered; nothing runs.
+    Hang,
+    /// The connection ends without a byte; nothing runs.
+    Reset,
+    /// The connection ends after this many events of a stream, or bytes of a plain body.
+    ResetMid(usize),
+    /// Nothing more comes after this many events of a stream, or bytes of a plain body.
+    StallMid(usize),
+    /// The body ends before its announced end.
+    ShortBody,
+    /// The stream ends cleanly, without its last event.
+    NoDone,
+    /// An error event after this many events of a stream, as when the engine core dies; a plain reply turns into 500.
+    ErrorMid(usize),
+}
+
+/// Not a fault.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "fault {0:?} is unknown: expected none, 500, 503, 429, hang, reset, reset_mid:K, stall_mid:K, short_body, no_done \
+     or error_mid:K"
+)]
+pub(crate) struct FaultError(String);
+
+impl FromStr for Fault {
+    type Err = FaultError;
+
+    fn from_str(text: &str) -> Result<Self, FaultError> {
+        let (name, count) = text.split_once(':').map_or((text, None), |(name, count)| (name, Some(count)));
+        let count = count.map(str::parse::<usize>).transpose().map_err(|_| FaultError(text.to_owned()))?;
+        match (name, count) {
+            ("500", None) => Ok(Self::Status(500)),
+            ("503", None) => Ok(Self::Status(503)),
+            ("429", None) => Ok(Self::Status(429)),
+            ("hang", None) => Ok(Self::Hang),
+            ("reset", None) => Ok(Self::Reset),
+            ("reset_mid", Some(count)) => Ok(Self::ResetMid(count)),
+            ("stall_mid", Some(count)) => Ok(Self::StallMid(count)),
+            ("short_body", None) => Ok(Self::ShortBody),
+            ("no_done", None) => Ok(Self::NoDone),
+            ("error_mid", Some(count)) => Ok(Self::ErrorMid(count)),
+            _ => Err(FaultError(text.to_owned())),
+        }
+    }
+}
+
+/// The fault that is set, and for how many more requests.
+#[derive(Debug, Default)]
+pub(crate) struct FaultSlot(Mutex<Option<(Fault, u64)>>);
+
+impl FaultSlot {
+    pub(crate) fn set(&self, fault: Option<Fault>, count: u64) {
+        *self.0.lock() = fault.filter(|_| count > 0).map(|fault| (fault, count));
+    }
+
+    /// The fault of one request.
+    pub(crate) fn take(&self) -> Option<Fault> {
+        let mut slot = self.0.lock();
+        let (fault, left) = (*slot)?;
+        *slot = (left > 1).then_some((fault, left - 1));
+        Some(fault)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_strikes_as_often_as_it_was_asked_for() {
+        let slot = FaultSlot::default();
+        slot.set(Some(Fault::Reset), 2);
+        assert_eq!([slot.take(), slot.take(), slot.take()], [Some(Fault::Reset), Some(Fault::Reset), None]);
+        slot.set(Some(Fault::Hang), 5);
+        slot.set(None, 1);
+        assert_eq!(slot.take(), None);
+    }
+
+    #[test]
+    fn faults_are_named_as_in_the_interface() {
+        assert_eq!("reset_mid:3".parse::<Fault>().unwrap(), Fault::ResetMid(3));
+        assert_eq!("503".parse::<Fault>().unwrap(), Fault::Status(503));
+        for wrong in ["reset_mid", "reset:1", "reset_mid:-1", "404", ""] {
+            assert!(wrong.parse::<Fault>().is_err(), "{wrong}");
+        }
+    }
+}

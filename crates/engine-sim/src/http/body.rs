@@ -1,0 +1,45 @@
+//! Bodies of replies.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use http::{HeaderValue, Response, StatusCode, header};
+use http_body::Frame;
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use serde_json::Value;
+
+/// Any body.
+pub(crate) type Body = UnsyncBoxBody<Bytes, Cut>;
+
+/// The connection ends here and now.
+#[derive(Debug, thiserror::Error)]
+#[error("the connection is cut on purpose")]
+pub(crate) struct Cut;
+
+/// A JSON reply.
+pub(crate) fn json(status: StatusCode, value: &Value) -> Response<Body> {
+    bytes(status, "application/json", value.to_string().into())
+}
+
+/// A reply of known length.
+pub(crate) fn bytes(status: StatusCode, content_type: &'static str, bytes: Bytes) -> Response<Body> {
+    let body = Full::new(bytes).map_err(|never: Infallible| match never {}).boxed_unsync();
+    with_type(status, content_type, body)
+}
+
+/// A reply of chunks as they come.
+pub(crate) fn chunks(
+    content_type: &'static str,
+    chunks: impl Stream<Item = Result<Bytes, Cut>> + Send + 'static,
+) -> Response<Body> {
+    let body = StreamBody::new(chunks.map(|chunk| chunk.map(Frame::data))).boxed_unsync();
+    with_type(StatusCode::OK, content_type, body)
+}
+
+fn with_type(status: StatusCode, content_type: &'static str, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}

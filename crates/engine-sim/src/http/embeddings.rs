@@ -1,0 +1,116 @@
+//! `/v1/embeddings`: vectors that are a function of the input's token ids.
+
+use std::sync::Arc;
+
+use engine_model::ReplyStream;
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{
+    fault::Fault,
+    server_state::{Counts, ServerState},
+};
+
+use super::{
+    ApiError, Body, Cut, body, generate,
+    request::{self, GenerationBody, Prompts},
+    shape::Dialect,
+};
+
+/// Numbers in a vector, unless the request says otherwise.
+const DIMENSIONS: u32 = 64;
+const MOST_DIMENSIONS: u32 = 4_096;
+
+#[derive(Deserialize)]
+struct EmbeddingBody {
+    model: Option<String>,
+    input: Prompts,
+    dimensions: Option<u32>,
+    encoding_format: Option<String>,
+}
+
+/// Answers one embedding request, unless a fault says otherwise. Faults inside a body do not apply.
+pub(crate) async fn answer(state: Arc<ServerState>, request: Request<Incoming>) -> Result<Response<Body>, Cut> {
+    Counts::add(&state.counts.requests);
+    let body = request::read(request).await;
+    match state.fault.take() {
+        Some(Fault::Status(status)) => return Ok(ApiError::of_status(status).into_response()),
+        Some(Fault::Hang) => std::future::pending().await,
+        Some(Fault::Reset) => return Err(Cut),
+        _ => {}
+    }
+    let reply = match body {
+        Ok(body) => embed(state, &body).await,
+        Err(error) => Err(error),
+    };
+    Ok(reply.unwrap_or_else(ApiError::into_response))
+}
+
+async fn embed(state: Arc<ServerState>, body: &[u8]) -> Result<Response<Body>, ApiError> {
+    let body: EmbeddingBody = request::parse(body)?;
+    let model = body.model.unwrap_or_else(|| state.config.model.clone());
+    if state.adapter(&model).is_none() {
+        return Err(ApiError::unknown_model(&model, &state.config.model));
+    }
+    let dimensions = body.dimensions.unwrap_or(DIMENSIONS);
+    if !(1..=MOST_DIMENSIONS).contains(&dimensions) {
+        return Err(ApiError::bad_request(
+            format!("dimensions is {dimensions}: expected 1 to {MOST_DIMENSIONS}."),
+            "dimensions",
+        ));
+    }
+    let base64 = match body.encoding_format.as_deref() {
+        None | Some("float") => false,
+        Some("base64") => true,
+        Some(other) => {
+            return Err(ApiError::bad_request(
+                format!("encoding_format is {other:?}: expected float or base64."),
+                "encoding_format",
+            ));
+        }
+    };
+    let input = GenerationBody { prompt: Some(body.input), ..GenerationBody::default() };
+    let inputs = generate::prompts(Arc::clone(&state), Dialect::Completions, input).await?;
+    Counts::add(&state.counts.executions);
+    let tokens: usize = inputs.iter().map(|ids| ids.len()).sum();
+    let data: Vec<Value> = inputs
+        .iter()
+        .enumerate()
+        .map(|(index, ids)| {
+            let vector = vector(state.config.seed, ids, dimensions);
+            let embedding = if base64 { json!(encoded(&vector)) } else { json!(vector) };
+            json!({"index": index, "object": "embedding", "embedding": embedding})
+        })
+        .collect();
+    Ok(body::json(
+        StatusCode::OK,
+        &json!({
+            "id": format!("embd-{:016x}", state.counts.next_id()),
+            "object": "list",
+            "created": state.clock.unix_s(),
+            "model": model,
+            "data": data,
+            "usage": {
+                "prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0,
+                "prompt_tokens_details": {"cached_tokens": 0},
+            },
+        }),
+    ))
+}
+
+/// A vector of length one.
+fn vector(seed: u64, ids: &[u32], dimensions: u32) -> Vec<f32> {
+    let steps = ReplyStream::new(seed, ids, (0..2_001).collect());
+    let raw: Vec<f64> = (0..dimensions).map(|place| f64::from(steps.token(place)) - 1_000.0).collect();
+    let length = raw.iter().map(|value| value * value).sum::<f64>().sqrt().max(1.0);
+    #[expect(clippy::cast_possible_truncation, reason = "embeddings are single precision")]
+    raw.iter().map(|value| (value / length) as f32).collect()
+}
+
+fn encoded(vector: &[f32]) -> String {
+    use base64::Engine;
+    let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
+    base64::engine::general_purpose::STANDARD.encode(bytes)
+}

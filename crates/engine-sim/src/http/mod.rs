@@ -1,0 +1,58 @@
+//! The HTTP server, in the shapes of vLLM 0.32.
+//!
+//! Its own loop over `hyper`, because a simulated engine must be able to do what a server library prevents: end a
+//! connection without an answer, or in the middle of one.
+
+mod body;
+mod embeddings;
+mod error;
+mod generate;
+mod info;
+mod metrics;
+mod request;
+mod routes;
+mod shape;
+mod sim;
+mod stream;
+mod tokenize;
+
+use std::{sync::Arc, time::Duration};
+
+use hyper::{server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use net::Listener;
+use tokio::task::JoinSet;
+
+pub(crate) use body::{Body, Cut};
+pub(crate) use error::ApiError;
+
+use crate::server_state::ServerState;
+
+/// Accepts connections for ever. Dropping the future cuts all of them.
+pub(crate) async fn serve(listener: Listener, state: Arc<ServerState>) {
+    // As many connections as the system lets us have: an engine does not turn clients away either.
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = connections.join_next() => continue,
+        };
+        match accepted {
+            Ok(stream) => {
+                let state = Arc::clone(&state);
+                connections.spawn(async move {
+                    let service = service_fn(move |request| routes::answer(Arc::clone(&state), request));
+                    let connection =
+                        http1::Builder::new().timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), service);
+                    if let Err(error) = connection.await {
+                        tracing::debug!(%error, "connection ended early");
+                    }
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "connection not accepted");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    }
+}

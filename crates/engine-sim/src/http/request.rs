@@ -1,0 +1,75 @@
+//! Bodies of requests, as far as a simulated engine cares.
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::value::RawValue;
+
+use super::error::ApiError;
+
+/// Largest body that is read; a longer one is refused.
+const MOST_BYTES: usize = 64 << 20;
+
+/// A chat or completion request; what is not listed is ignored, as are `stop`, sampling parameters and log probabilities.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct GenerationBody {
+    pub(crate) model: Option<String>,
+    pub(crate) messages: Option<Box<RawValue>>,
+    pub(crate) prompt: Option<Prompts>,
+    pub(crate) max_tokens: Option<u32>,
+    pub(crate) max_completion_tokens: Option<u32>,
+    pub(crate) n: Option<u32>,
+    pub(crate) stream: Option<bool>,
+    pub(crate) stream_options: Option<StreamOptions>,
+    pub(crate) ignore_eos: Option<bool>,
+    pub(crate) return_token_ids: Option<bool>,
+    pub(crate) cache_salt: Option<String>,
+    pub(crate) add_generation_prompt: Option<bool>,
+    pub(crate) continue_final_message: Option<bool>,
+    pub(crate) add_special_tokens: Option<bool>,
+    pub(crate) tools: Option<Box<RawValue>>,
+    pub(crate) documents: Option<Box<RawValue>>,
+    pub(crate) chat_template: Option<Box<RawValue>>,
+    pub(crate) chat_template_kwargs: Option<Box<RawValue>>,
+    /// `/tokenize` only.
+    pub(crate) return_token_strs: Option<bool>,
+}
+
+/// Options of a stream.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct StreamOptions {
+    pub(crate) include_usage: Option<bool>,
+}
+
+/// One prompt or several, as text or as token ids.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a string, a list of strings, a list of token ids or a list of such lists")]
+pub(crate) enum Prompts {
+    /// One text.
+    Text(String),
+    /// One list of ids.
+    Ids(Vec<u32>),
+    /// Several texts.
+    Texts(Vec<String>),
+    /// Several lists of ids.
+    IdLists(Vec<Vec<u32>>),
+}
+
+/// The whole body, within bounds.
+pub(crate) async fn read(request: Request<Incoming>) -> Result<Bytes, ApiError> {
+    match Limited::new(request.into_body(), MOST_BYTES).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(ApiError::body_too_large(MOST_BYTES)),
+        Err(error) => Err(ApiError::bad_request(format!("The request body did not arrive: {error}."), None)),
+    }
+}
+
+/// The body as JSON of the expected form.
+pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(body)
+        .map_err(|error| ApiError::bad_request(format!("The request body is wrong: {error}."), None))
+}

@@ -1,0 +1,75 @@
+//! Which path is answered where.
+
+use std::sync::Arc;
+
+use http::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use serde_json::json;
+
+use crate::server_state::ServerState;
+
+use super::{Body, Cut, body, embeddings, generate, info, metrics, shape::Dialect, sim, tokenize};
+
+/// Answers one request; an error ends the connection without an answer.
+pub(crate) async fn answer(state: Arc<ServerState>, request: Request<Incoming>) -> Result<Response<Body>, Cut> {
+    let path = request.uri().path().to_owned();
+    if path.starts_with("/v1/") && !is_authorised(&state, &request) {
+        return Ok(body::json(StatusCode::UNAUTHORIZED, &json!({"error": "Unauthorized"})));
+    }
+    let get = request.method() == Method::GET || request.method() == Method::HEAD;
+    let post = request.method() == Method::POST;
+    Ok(match path.as_str() {
+        "/v1/chat/completions" if post => return generate::answer(state, Dialect::Chat, request).await,
+        "/v1/completions" if post => return generate::answer(state, Dialect::Completions, request).await,
+        "/v1/embeddings" if post => return embeddings::answer(state, request).await,
+        "/tokenize" if post => tokenize::tokenize(state, request).await,
+        "/detokenize" if post => tokenize::detokenize(state, request).await,
+        "/reset_prefix_cache" if post => info::reset_prefix_cache(&state),
+        "/sim/fault" if post => sim::fault(&state, request).await,
+        "/sim/events" if post => sim::events(&state, request).await,
+        "/sim/stats" if get => sim::stats(&state),
+        "/v1/models" if get => info::models(&state),
+        "/health" | "/ping" if get => info::health(&state),
+        "/version" if get => body::json(StatusCode::OK, &json!({"version": "0.32.0"})),
+        "/metrics" if get => metrics::metrics(&state),
+        "/kv_event_sources" if get => info::kv_event_sources(&state),
+        "/sim/tokenizer.json" if get => info::file(state.tokenizer.tokenizer_json.clone()),
+        "/sim/tokenizer_config.json" if get => info::file(state.tokenizer.tokenizer_config.clone()),
+        path if KNOWN.contains(&path) => {
+            body::json(StatusCode::METHOD_NOT_ALLOWED, &json!({"detail": "Method Not Allowed"}))
+        }
+        _ => body::json(StatusCode::NOT_FOUND, &json!({"detail": "Not Found"})),
+    })
+}
+
+/// Every path above, for telling a wrong method from a wrong path.
+const KNOWN: [&str; 17] = [
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/models",
+    "/tokenize",
+    "/detokenize",
+    "/reset_prefix_cache",
+    "/health",
+    "/ping",
+    "/version",
+    "/metrics",
+    "/kv_event_sources",
+    "/sim/fault",
+    "/sim/events",
+    "/sim/stats",
+    "/sim/tokenizer.json",
+    "/sim/tokenizer_config.json",
+];
+
+/// As in vLLM the key guards what is under `/v1`.
+fn is_authorised(state: &ServerState, request: &Request<Incoming>) -> bool {
+    let Some(key) = &state.config.api_key else { return true };
+    request
+        .headers()
+        .get(http::header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.split_once(' '))
+        .is_some_and(|(scheme, given)| scheme.eq_ignore_ascii_case("bearer") && given == key)
+}

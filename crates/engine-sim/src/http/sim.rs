@@ -1,0 +1,120 @@
+//! Handles for tests: what the engine really did, and what it should do wrong.
+
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{
+    fault::Fault,
+    publisher::StreamAction,
+    server_state::{Counts, ServerState},
+};
+
+use super::{ApiError, Body, body, request};
+
+/// `GET /sim/stats`: sums over all ranks; `last_seq` is rank 0's, and `ranks` lists each one's own.
+///
+/// `last_abort_ms` is the time of the last hang-up in ms since 1970, `null` before the first.
+pub(crate) fn stats(state: &ServerState) -> Response<Body> {
+    let counts = &state.counts;
+    let mut sums = [0u64; 6];
+    let (mut published, mut ranks) = (0, Vec::new());
+    for rank in &state.ranks {
+        let stats = rank.stats();
+        let cached = stats.device_hit_tokens + stats.host_hit_tokens;
+        let own = [
+            stats.running as u64,
+            stats.waiting as u64,
+            cached,
+            stats.queried_tokens,
+            stats.blocks_used as u64,
+            stats.blocks_cached as u64,
+        ];
+        for (sum, own) in sums.iter_mut().zip(own) {
+            *sum += own;
+        }
+        let (batches, last_seq) = rank.publisher.as_ref().map_or((0, None), |publisher| publisher.published());
+        published += batches;
+        ranks.push(json!({
+            "running": own[0], "waiting": own[1], "cached_tokens": own[2], "prompt_tokens": own[3],
+            "blocks_used": own[4], "blocks_cached": own[5], "published_batches": batches, "last_seq": last_seq,
+        }));
+    }
+    let [running, waiting, cached_tokens, prompt_tokens, blocks_used, blocks_cached] = sums;
+    let last_seq = ranks.first().map_or(Value::Null, |rank| rank["last_seq"].clone());
+    body::json(
+        StatusCode::OK,
+        &json!({
+            "requests": Counts::get(&counts.requests),
+            "executions": Counts::get(&counts.executions),
+            "aborted": Counts::get(&counts.aborted),
+            "running": running,
+            "waiting": waiting,
+            "cached_tokens": cached_tokens,
+            "prompt_tokens": prompt_tokens,
+            "blocks_used": blocks_used,
+            "blocks_cached": blocks_cached,
+            "published_batches": published,
+            "last_seq": last_seq,
+            "last_abort_ms": *counts.last_abort_ms.lock(),
+            "ranks": ranks,
+        }),
+    )
+}
+
+#[derive(Deserialize)]
+struct FaultBody {
+    kind: String,
+    #[serde(default = "once")]
+    count: u64,
+}
+
+fn once() -> u64 {
+    1
+}
+
+/// `POST /sim/fault`: the next `count` generation requests go wrong in this way.
+pub(crate) async fn fault(state: &ServerState, request: Request<Incoming>) -> Response<Body> {
+    let set = async {
+        let body: FaultBody = request::parse(&request::read(request).await?)?;
+        let fault = match body.kind.as_str() {
+            "none" => None,
+            kind => Some(kind.parse::<Fault>().map_err(|error| ApiError::bad_request(error.to_string(), "kind"))?),
+        };
+        state.fault.set(fault, body.count);
+        Ok::<_, ApiError>(json!({"kind": body.kind, "count": body.count}))
+    };
+    match set.await {
+        Ok(echo) => body::json(StatusCode::OK, &echo),
+        Err(error) => error.into_response(),
+    }
+}
+
+#[derive(Deserialize)]
+struct EventsBody {
+    action: String,
+    /// Which rank; every one if left out.
+    rank: Option<usize>,
+}
+
+/// `POST /sim/events`: disturbs the event streams. Answers when it is done.
+pub(crate) async fn events(state: &ServerState, request: Request<Incoming>) -> Response<Body> {
+    let act = async {
+        let body: EventsBody = request::parse(&request::read(request).await?)?;
+        let action: StreamAction = body
+            .action
+            .parse()
+            .map_err(|error: crate::publisher::StreamActionError| ApiError::bad_request(error.to_string(), "action"))?;
+        for (number, rank) in state.ranks.iter().enumerate() {
+            if body.rank.is_none_or(|wanted| wanted == number) {
+                rank.act(action).await;
+            }
+        }
+        Ok::<_, ApiError>(json!({"action": body.action}))
+    };
+    match act.await {
+        Ok(echo) => body::json(StatusCode::OK, &echo),
+        Err(error) => error.into_response(),
+    }
+}

@@ -1,0 +1,299 @@
+//! One rank's KV events on ZMQ: live messages, the buffer behind them, replay, and the faults that a test asks for.
+//!
+//! Sequence numbers start at 0 and count every batch. Faults concern live messages only: the buffer always holds what
+//! should have been sent, so that a reader can repair what it missed.
+
+use std::{collections::VecDeque, str::FromStr, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use kv_events::frames::{self, ReplayForm};
+use net::Clock;
+use parking_lot::Mutex;
+use tokio::task::JoinHandle;
+use zmtp::{Endpoint, Limits, Pub, PubSettings, Router};
+
+use crate::{
+    ReplayFormat,
+    config::{EventSettings, endpoint_of_rank},
+    wire::WireFormat,
+};
+
+/// What a test does to the live stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamAction {
+    /// Holds messages back.
+    Pause,
+    /// Sends what was held back.
+    Resume,
+    /// The next so many messages are not sent.
+    Drop(u64),
+    /// The next so many messages are sent twice.
+    Duplicate(u64),
+    /// The next so many messages are sent together, last one first.
+    Reorder(u64),
+    /// The next so many messages carry a payload that is no batch.
+    Corrupt(u64),
+    /// The engine process starts anew: empty cache, sequence 0, every connection cut.
+    Restart,
+}
+
+/// Not an action.
+#[derive(Debug, thiserror::Error)]
+#[error("action {0:?} is unknown: expected pause, resume, drop:N, duplicate:N, reorder:N, corrupt:N or restart")]
+pub(crate) struct StreamActionError(String);
+
+impl FromStr for StreamAction {
+    type Err = StreamActionError;
+
+    fn from_str(text: &str) -> Result<Self, StreamActionError> {
+        let (name, count) = text.split_once(':').map_or((text, None), |(name, count)| (name, Some(count)));
+        let count = count.map(str::parse::<u64>).transpose().map_err(|_| StreamActionError(text.to_owned()))?;
+        match (name, count) {
+            ("pause", None) => Ok(Self::Pause),
+            ("resume", None) => Ok(Self::Resume),
+            ("restart", None) => Ok(Self::Restart),
+            ("drop", Some(count)) => Ok(Self::Drop(count)),
+            ("duplicate", Some(count)) => Ok(Self::Duplicate(count)),
+            ("reorder", Some(count)) => Ok(Self::Reorder(count)),
+            ("corrupt", Some(count)) => Ok(Self::Corrupt(count)),
+            _ => Err(StreamActionError(text.to_owned())),
+        }
+    }
+}
+
+/// The publishing side of one rank.
+#[derive(Debug)]
+pub(crate) struct Publisher {
+    rank: u32,
+    settings: EventSettings,
+    clock: Clock,
+    wire: WireFormat,
+    sockets: Mutex<Option<Sockets>>,
+    stream: Arc<Mutex<Stream>>,
+    /// Where it really listens.
+    pub(crate) events: Endpoint,
+    pub(crate) replay: Endpoint,
+}
+
+#[derive(Debug)]
+struct Sockets {
+    live: Pub,
+    replay: JoinHandle<()>,
+}
+
+/// A numbered batch.
+type Batch = (u64, Bytes);
+
+/// State of the live stream.
+#[derive(Debug, Default)]
+struct Stream {
+    next_seq: u64,
+    published: u64,
+    /// The last `buffer_steps` batches; the oldest goes when full.
+    buffer: VecDeque<Batch>,
+    paused: bool,
+    /// Held back by `pause`; at most `buffer_steps`, the oldest is lost when full.
+    held: VecDeque<Batch>,
+    drop: u64,
+    duplicate: u64,
+    corrupt: u64,
+    /// How many to collect, and those collected.
+    reorder: u64,
+    reordered: Vec<Batch>,
+}
+
+impl Publisher {
+    /// Binds both sockets of a rank.
+    pub(crate) async fn bind(
+        settings: &EventSettings,
+        rank: u32,
+        wire: WireFormat,
+        clock: Clock,
+    ) -> Result<Self, net::ListenError> {
+        let stream = Arc::<Mutex<Stream>>::default();
+        let wanted = (endpoint_of_rank(&settings.events, rank), endpoint_of_rank(&settings.replay, rank));
+        let (sockets, events, replay) = Sockets::bind(&wanted.0, &wanted.1, settings, &stream).await?;
+        Ok(Self {
+            rank,
+            settings: settings.clone(),
+            clock,
+            wire,
+            sockets: Mutex::new(Some(sockets)),
+            stream,
+            events,
+            replay,
+        })
+    }
+
+    /// Publishes one step's events as one batch. Never waits: a reader that is too slow loses messages, as with the
+    /// real socket.
+    pub(crate) fn publish(&self, events: &[engine_model::CacheEvent]) {
+        let ts = self.clock.unix_ms() as f64 / 1e3;
+        let payload = Bytes::from(self.wire.batch(ts, self.rank, events));
+        let mut stream = self.stream.lock();
+        let batch = (stream.next_seq, payload);
+        stream.next_seq += 1;
+        stream.published += 1;
+        if stream.buffer.len() >= self.settings.buffer_steps {
+            stream.buffer.pop_front();
+        }
+        stream.buffer.push_back(batch.clone());
+        if stream.paused {
+            if stream.held.len() >= self.settings.buffer_steps {
+                stream.held.pop_front();
+            }
+            stream.held.push_back(batch);
+        } else {
+            self.send(&mut stream, batch);
+        }
+    }
+
+    /// Does what a test asked for; `Restart` is [`Publisher::restart`].
+    pub(crate) fn act(&self, action: StreamAction) {
+        let mut stream = self.stream.lock();
+        match action {
+            StreamAction::Pause => stream.paused = true,
+            StreamAction::Resume => {
+                stream.paused = false;
+                for batch in std::mem::take(&mut stream.held) {
+                    self.send(&mut stream, batch);
+                }
+            }
+            StreamAction::Drop(count) => stream.drop = count,
+            StreamAction::Duplicate(count) => stream.duplicate = count,
+            // Collecting more than the buffer holds would only hide batches.
+            StreamAction::Reorder(count) => stream.reorder = count.min(self.settings.buffer_steps as u64),
+            StreamAction::Corrupt(count) => stream.corrupt = count,
+            StreamAction::Restart => {}
+        }
+    }
+
+    /// Cuts every connection, forgets everything and listens at the same places again.
+    pub(crate) async fn restart(&self) {
+        let sockets = self.sockets.lock().take();
+        if let Some(sockets) = sockets {
+            sockets.close().await;
+        }
+        *self.stream.lock() = Stream::default();
+        // The system may need a moment to give the ports back.
+        for _ in 0..200 {
+            match Sockets::bind(&self.events, &self.replay, &self.settings, &self.stream).await {
+                Ok((sockets, ..)) => {
+                    *self.sockets.lock() = Some(sockets);
+                    return;
+                }
+                Err(error) => tracing::debug!(%error, "event sockets are not free yet"),
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        tracing::error!(endpoint = %self.events, "event sockets could not be bound again: no more events");
+    }
+
+    pub(crate) async fn close(&self) {
+        let sockets = self.sockets.lock().take();
+        if let Some(sockets) = sockets {
+            sockets.close().await;
+        }
+    }
+
+    /// Batches since the start, and the last sequence number.
+    pub(crate) fn published(&self) -> (u64, Option<u64>) {
+        let stream = self.stream.lock();
+        (stream.published, stream.next_seq.checked_sub(1))
+    }
+
+    fn send(&self, stream: &mut Stream, batch: Batch) {
+        if stream.drop > 0 {
+            stream.drop -= 1;
+        } else if stream.reorder > 0 {
+            stream.reorder -= 1;
+            stream.reordered.push(batch);
+            if stream.reorder == 0 {
+                for batch in std::mem::take(&mut stream.reordered).into_iter().rev() {
+                    self.transmit(&batch);
+                }
+            }
+        } else if stream.corrupt > 0 {
+            stream.corrupt -= 1;
+            // 0xc1 is the one byte that msgpack never uses.
+            self.transmit(&(batch.0, Bytes::from_static(&[0xc1; 16])));
+        } else {
+            self.transmit(&batch);
+            if stream.duplicate > 0 {
+                stream.duplicate -= 1;
+                self.transmit(&batch);
+            }
+        }
+    }
+
+    fn transmit(&self, (seq, payload): &Batch) {
+        if let Some(sockets) = &*self.sockets.lock() {
+            sockets.live.send(&frames::encode_live(self.settings.topic.as_bytes(), *seq, payload));
+        }
+    }
+}
+
+impl Sockets {
+    async fn bind(
+        events: &Endpoint,
+        replay: &Endpoint,
+        settings: &EventSettings,
+        stream: &Arc<Mutex<Stream>>,
+    ) -> Result<(Self, Endpoint, Endpoint), net::ListenError> {
+        let (live, events) = Pub::bind(events, PubSettings::default()).await?;
+        let (router, replay) = Router::bind(replay, Limits::default()).await?;
+        let form = match settings.replay_format {
+            ReplayFormat::Old => ReplayForm::Old,
+            ReplayFormat::New => ReplayForm::New,
+        };
+        let task = tokio::spawn(answer_replays(router, Arc::clone(stream), form, settings.topic.clone()));
+        Ok((Self { live, replay: task }, events, replay))
+    }
+
+    async fn close(self) {
+        self.replay.abort();
+        // Cancelled is how it should end.
+        let _ = self.replay.await;
+        self.live.close(Duration::ZERO).await;
+    }
+}
+
+/// Serves one request at a time, as the real publisher does.
+async fn answer_replays(mut router: Router, stream: Arc<Mutex<Stream>>, form: ReplayForm, topic: String) {
+    loop {
+        let (peer, request) = router.recv().await;
+        let start = match frames::parse_replay_request(&request) {
+            Ok(start) => start,
+            Err(error) => {
+                // The real engine logs and does not answer.
+                tracing::warn!(%error, "replay request ignored");
+                continue;
+            }
+        };
+        let batches: Vec<Batch> = {
+            let stream = stream.lock();
+            stream.buffer.iter().filter(|(seq, _)| *seq >= start).cloned().collect()
+        };
+        let mut here = true;
+        for (seq, payload) in &batches {
+            here = here && router.send(&peer, &frames::encode_replay(form, topic.as_bytes(), *seq, payload)).await;
+        }
+        if here {
+            router.send(&peer, &frames::encode_replay_end(form)).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn actions_are_named_as_in_the_interface() {
+        assert_eq!("drop:3".parse::<StreamAction>().unwrap(), StreamAction::Drop(3));
+        assert_eq!("restart".parse::<StreamAction>().unwrap(), StreamAction::Restart);
+        for wrong in ["drop", "pause:1", "drop:x", ""] {
+            assert!(wrong.parse::<StreamAction>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What every request of one engine shares.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use kv_blocks::Moment;
+use net::Clock;
+use parking_lot::Mutex;
+
+use crate::{config::EngineConfig, fault::FaultSlot, rank::Rank, tokenizer::SimTokenizer};
+
+/// One engine's state behind its HTTP server.
+#[derive(Debug)]
+pub(crate) struct ServerState {
+    pub(crate) config: EngineConfig,
+    pub(crate) tokenizer: SimTokenizer,
+    pub(crate) ranks: Vec<Arc<Rank>>,
+    pub(crate) fault: FaultSlot,
+    pub(crate) counts: Counts,
+    pub(crate) clock: Clock,
+    /// `/health` answers 503 until then.
+    pub(crate) ready_at: Moment,
+    pub(crate) started_unix_s: i64,
+}
+
+/// What `/sim/stats` counts beside the model's own numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// Generation requests that arrived, faulty ones included.
+    pub(crate) requests: AtomicU64,
+    /// Those that entered the model.
+    pub(crate) executions: AtomicU64,
+    /// Those whose client left before the end.
+    pub(crate) aborted: AtomicU64,
+    /// When the last of these left, in ms since 1970.
+    pub(crate) last_abort_ms: Mutex<Option<u64>>,
+    next_id: AtomicU64,
+}
+
+impl Counts {
+    pub(crate) fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(counter: &AtomicU64) -> u64 {
+        counter.load(Ordering::Relaxed)
+    }
+}
+
+impl ServerState {
+    /// The adapter that a model name stands for: `Some(None)` for the base model, `None` for an unknown name.
+    pub(crate) fn adapter(&self, model: &str) -> Option<Option<Arc<str>>> {
+        if model == self.config.model {
+            return Some(None);
+        }
+        self.config.loras.iter().find(|name| name.as_ref() == model).map(|name| Some(Arc::clone(name)))
+    }
+
+    /// The rank with the fewest requests, the lowest of equals.
+    pub(crate) fn least_loaded(&self) -> &Arc<Rank> {
+        // `dp-size` is at least 1.
+        self.ranks.iter().min_by_key(|rank| rank.load()).unwrap_or(&self.ranks[0])
+    }
+}

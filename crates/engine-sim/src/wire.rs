@@ -1,0 +1,92 @@
+//! The model's events as vLLM writes them.
+
+use engine_model::CacheEvent;
+use kv_blocks::{EngineHash, HashScheme, Tier};
+use kv_events::vllm::{self, HashForm, Shape, WireEvent, WireHash, WireRemoved, WireStored};
+
+use crate::{EventFormat, HashFormat};
+
+/// How one engine writes its batches.
+#[derive(Clone, Debug)]
+pub(crate) struct WireFormat {
+    shape: Shape,
+    hash_form: HashForm,
+    block_size: u32,
+    /// Position + 1 is an adapter's number.
+    loras: Vec<std::sync::Arc<str>>,
+}
+
+impl WireFormat {
+    pub(crate) fn new(
+        event_format: EventFormat,
+        hash_format: HashFormat,
+        block_size: u32,
+        loras: Vec<std::sync::Arc<str>>,
+    ) -> Self {
+        Self {
+            shape: match event_format {
+                EventFormat::Map => Shape::Map,
+                EventFormat::Array => Shape::Array,
+            },
+            hash_form: match hash_format {
+                HashFormat::Int => HashForm::Int,
+                HashFormat::Bytes => HashForm::Bytes,
+            },
+            block_size,
+            loras,
+        }
+    }
+
+    pub(crate) fn batch(&self, ts: f64, rank: u32, events: &[CacheEvent]) -> Vec<u8> {
+        let events: Vec<_> = events.iter().map(|event| self.event(event)).collect();
+        vllm::encode(ts, Some(rank), &events, self.shape, self.hash_form)
+    }
+
+    fn event(&self, event: &CacheEvent) -> WireEvent {
+        match event {
+            CacheEvent::Stored { hashes, parent, tokens, lora, salt, tier } => {
+                let lora_id = lora.as_ref().and_then(|name| self.loras.iter().position(|known| known == name));
+                // Adapter first, then the salt, as vLLM lists them; nil where a block has neither.
+                let extra_keys = (0..hashes.len()).map(|place| {
+                    let salt = salt.as_ref().filter(|_| place == 0);
+                    let keys: Vec<String> = lora.iter().chain(salt).map(ToString::to_string).collect();
+                    (!keys.is_empty()).then_some(keys)
+                });
+                WireEvent::Stored(WireStored {
+                    extra_keys: Some(extra_keys.collect()),
+                    hashes: hashes.iter().map(|hash| digest(*hash)).collect(),
+                    parent: parent.map(digest),
+                    tokens: tokens.clone(),
+                    block_size: self.block_size,
+                    lora_id: lora_id.map(|place| place as u64 + 1),
+                    lora_name: lora.as_ref().map(ToString::to_string),
+                    medium: Some(medium(*tier).to_owned()),
+                })
+            }
+            CacheEvent::Removed { hash, tier } => {
+                WireEvent::Removed(WireRemoved { hashes: vec![digest(*hash)], medium: Some(medium(*tier).to_owned()) })
+            }
+            CacheEvent::Cleared => WireEvent::Cleared,
+        }
+    }
+}
+
+fn medium(tier: Tier) -> &'static str {
+    match tier {
+        Tier::Device => "GPU",
+        Tier::Host => "CPU",
+        Tier::Disk | Tier::Remote => "STORAGE",
+    }
+}
+
+/// 32 bytes whose last eight are the model's own name of the block, as a real digest's integer form is its low end.
+fn digest(hash: EngineHash) -> WireHash {
+    let mut digest = WireHash::from(hash.0);
+    for (place, part) in digest.0[..24].chunks_exact_mut(8).enumerate() {
+        let seed = place as u64;
+        let low = u32::try_from(hash.0 & 0xffff_ffff).unwrap_or_default();
+        let high = u32::try_from(hash.0 >> 32).unwrap_or_default();
+        part.copy_from_slice(&HashScheme::Xxh3 { seed }.block_hash(&[low, high]).0.to_be_bytes());
+    }
+    digest
+}

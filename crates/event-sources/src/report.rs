@@ -1,0 +1,85 @@
+//! What is shown of a stream.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde::Serialize;
+
+/// One stream as `/admin/streams` shows it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StreamReport {
+    /// The worker's name.
+    pub worker: Arc<str>,
+    /// The rank whose cache it speaks of.
+    pub dp_rank: u32,
+    /// Kind of source: `zmq`.
+    pub source: &'static str,
+    /// The publisher's socket.
+    pub endpoint: String,
+    /// The replay socket, if there is one.
+    pub replay_endpoint: Option<String>,
+    /// `connecting`, `replaying`, `live`, `gapped`, `stale` or `quarantined`.
+    pub state: &'static str,
+    /// Lives of the publisher seen; 1 is the first.
+    pub epoch: u64,
+    /// Sequence number of the last batch applied.
+    pub last_seq: Option<u64>,
+    /// Batches received and not yet applied.
+    pub lag_events: u64,
+    /// Age of the last batch when it was applied, by both clocks; `null` before the first.
+    pub lag_ms: Option<f64>,
+    /// When the last batch came, RFC 3339; `null` before the first.
+    pub last_event_at: Option<String>,
+    /// Totals.
+    pub counts: StreamCounts,
+    /// What last went wrong.
+    pub last_error: Option<String>,
+}
+
+/// Totals of one stream's life.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StreamCounts {
+    /// Batches applied.
+    pub batches: u64,
+    /// Events in them.
+    pub events: u64,
+    /// What the index took.
+    pub applied: u64,
+    /// Events without meaning for the index.
+    pub ignored: u64,
+    /// Unusable batches, messages and events.
+    pub decode_errors: u64,
+    /// Blocks whose parent is unknown.
+    pub orphans: u64,
+    /// Batches received twice.
+    pub duplicates: u64,
+    /// Times a number was missing.
+    pub gaps: u64,
+    /// Batches that stayed missing.
+    pub holes: u64,
+    /// Restarts of the publisher noticed.
+    pub restarts: u64,
+    /// Batches dropped because a buffer was full or the stream was quarantined.
+    pub dropped: u64,
+}
+
+/// Ignored events by reason; the set of reasons is closed.
+pub type IgnoredCounts = BTreeMap<&'static str, u64>;
+
+/// What metrics need of one stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SourceCounters {
+    /// Stored events applied.
+    pub stored: u64,
+    /// Removed events applied.
+    pub removed: u64,
+    /// Cleared events applied.
+    pub cleared: u64,
+    /// Ignored events by reason.
+    pub ignored: IgnoredCounts,
+    /// Unusable batches, messages and events.
+    pub decode_errors: u64,
+    /// Times a number was missing.
+    pub gaps: u64,
+    /// Times everything known of the target was dropped because the publisher restarted.
+    pub resets: u64,
+}

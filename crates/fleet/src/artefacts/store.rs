@@ -1,0 +1,195 @@
+//! Finding a model's tokenizer and loading it once.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use config::{ChatTemplate, Tokenizer};
+use net::Clock;
+use parking_lot::Mutex;
+use prompt::PromptModel;
+use tracing::{info, warn};
+
+use super::{ArtefactError, Files, ModelArtefacts, TokenizerSource, files, find_in_hub};
+use crate::{HubCache, ServedModel, probe::Asker};
+
+/// How long an engine's own tokenizer files may take to come.
+const ENGINE_FILES: Duration = Duration::from_secs(10);
+/// Text tokenised once to learn what tokenising costs.
+const SAMPLE_BYTES: usize = 16 << 10;
+
+/// Loaded tokenizers, by content.
+pub(crate) struct ArtefactStore {
+    models: config::Models,
+    hub: HubCache,
+    clock: Clock,
+    /// One per distinct content; gone with the last model that uses it.
+    loaded: Mutex<HashMap<[u8; 32], Weak<PromptModel>>>,
+    /// Loading takes memory and a core for seconds: one at a time, so that twelve workers load one tokenizer once.
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl std::fmt::Debug for ArtefactStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ArtefactStore").finish_non_exhaustive()
+    }
+}
+
+impl ArtefactStore {
+    pub(crate) fn new(models: config::Models, hub: HubCache, clock: Clock) -> Self {
+        Self { models, hub, clock, loaded: Mutex::default(), turn: tokio::sync::Mutex::default() }
+    }
+
+    /// The artefacts of one model, as one of its workers shows it. `known` is what an earlier call found: a directory
+    /// that is still the right one is not read again.
+    ///
+    /// Never fails: whatever goes wrong is said in `problem`, and the text prefix stands in.
+    pub(crate) async fn find(
+        &self,
+        model: &ServedModel,
+        asker: &Asker,
+        known: Option<&Arc<ModelArtefacts>>,
+    ) -> Arc<ModelArtefacts> {
+        let settings = self.models.get(&model.id);
+        let template = match &settings.chat_template {
+            ChatTemplate::Auto => None,
+            ChatTemplate::File(path) => Some(path.clone()),
+        };
+        let found = match &settings.tokenizer {
+            Tokenizer::None => return Arc::default(),
+            Tokenizer::Directory(dir) => Some(dir.clone()),
+            Tokenizer::Engine => None,
+            Tokenizer::Auto => self.local_directory(model).await,
+        };
+        if let (Some(known), Some(dir)) = (known, &found)
+            && known.prompt.is_some()
+            && matches!(&known.source, TokenizerSource::Dir(same) if same == dir)
+        {
+            return Arc::clone(known);
+        }
+        let (source, files) = match found {
+            Some(dir) => (TokenizerSource::Dir(dir.clone()), read_dir(dir).await),
+            None => match files_of_engine(asker).await {
+                Some(files) => (TokenizerSource::Engine, Ok(files)),
+                None => return Arc::default(),
+            },
+        };
+        let loaded = match files {
+            Ok(files) => self.load(files, template).await,
+            Err(error) => Err(error),
+        };
+        Arc::new(match loaded {
+            Ok(prompt) => ModelArtefacts { prompt: Some(prompt), source, problem: None },
+            Err(error) => {
+                warn!(model = %model.id, %error, "no tokenizer: prompts are compared as text");
+                ModelArtefacts { prompt: None, source: TokenizerSource::None, problem: Some(error.to_string().into()) }
+            }
+        })
+    }
+
+    /// The model's `root` if it is a directory here, else the hub cache's snapshot of `root` or of the id.
+    async fn local_directory(&self, model: &ServedModel) -> Option<PathBuf> {
+        let root = model.root.clone();
+        let id = Arc::clone(&model.id);
+        let hub = self.hub.0.clone();
+        let look = move || {
+            // A relative root is relative to the engine's directory, not to ours.
+            let here = root.as_deref().map(Path::new).filter(|path| path.is_absolute());
+            if let Some(dir) = here.filter(|dir| dir.join("tokenizer.json").is_file()) {
+                return Some(dir.to_owned());
+            }
+            let hub = hub?;
+            root.as_deref().and_then(|root| find_in_hub(&hub, root)).or_else(|| find_in_hub(&hub, &id))
+        };
+        tokio::task::spawn_blocking(look).await.ok().flatten()
+    }
+
+    async fn load(&self, mut files: Files, template: Option<PathBuf>) -> Result<Arc<PromptModel>, ArtefactError> {
+        let _turn = self.turn.lock().await;
+        let origin = files.origin.clone();
+        let stopped = || ArtefactError::Stopped { origin: origin.clone() };
+        let (files, digest) = tokio::task::spawn_blocking(move || {
+            if let Some(path) = template {
+                files.chat_template = Some(files::read_template(&path)?);
+            }
+            let digest = files.digest();
+            Ok((files, digest))
+        })
+        .await
+        .map_err(|_| stopped())??;
+        if let Some(same) = self.loaded.lock().get(&digest).and_then(Weak::upgrade) {
+            return Ok(same);
+        }
+        let clock = self.clock;
+        let model = tokio::task::spawn_blocking(move || {
+            let started = clock.now();
+            let model = files.load()?;
+            measure_cost(&model, clock);
+            info!(origin = %files.origin, ms = clock.now().ms_since(started), "tokenizer loaded");
+            Ok(Arc::new(model))
+        })
+        .await
+        .map_err(|_| stopped())??;
+        let mut loaded = self.loaded.lock();
+        loaded.retain(|_, model| model.strong_count() > 0);
+        loaded.insert(digest, Arc::downgrade(&model));
+        Ok(model)
+    }
+}
+
+async fn read_dir(dir: PathBuf) -> Result<Files, ArtefactError> {
+    let origin = dir.display().to_string();
+    tokio::task::spawn_blocking(move || Files::read_dir(&dir))
+        .await
+        .unwrap_or_else(|_| Err(ArtefactError::Stopped { origin }))
+}
+
+/// The files that our own simulated engine serves; other engines answer 404.
+async fn files_of_engine(asker: &Asker) -> Option<Files> {
+    let asker = asker.with_timeout(ENGINE_FILES);
+    let tokenizer_json = asker.get_ok("/sim/tokenizer.json", files::LARGEST_FILE).await?;
+    let tokenizer_config = asker.get_ok("/sim/tokenizer_config.json", files::LARGEST_FILE).await;
+    Some(Files {
+        origin: asker.url().to_string(),
+        tokenizer_json: tokenizer_json.into(),
+        tokenizer_config: tokenizer_config.map(Into::into),
+        chat_template: None,
+    })
+}
+
+/// Learns what tokenising costs here, for the budget of the request path.
+fn measure_cost(model: &PromptModel, clock: Clock) {
+    let sample = sample_text();
+    // Twice: the first run warms caches that every later request finds warm.
+    for _ in 0..2 {
+        let started = clock.now();
+        if model.text_tokens(&sample, false).is_err() {
+            return;
+        }
+        let took = clock.now().since(started).as_secs_f64() * 1e9;
+        #[allow(clippy::cast_precision_loss, reason = "a few thousand bytes")]
+        model.set_cost(took / sample.len() as f64);
+    }
+}
+
+/// Text with words, numbers and punctuation that do not repeat, so that no cache inside the tokenizer flatters it.
+fn sample_text() -> String {
+    let mut text = String::with_capacity(SAMPLE_BYTES + 64);
+    let mut state = 0x9e37_79b9_u32;
+    while text.len() < SAMPLE_BYTES {
+        for _ in 0..2 + state % 7 {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            text.push(char::from(b'a' + u8::try_from((state >> 24) % 26).unwrap_or(0)));
+        }
+        text.push_str(match state >> 29 {
+            0 => ", ",
+            1 => ".\n",
+            2 => " 42 ",
+            _ => " ",
+        });
+    }
+    text
+}

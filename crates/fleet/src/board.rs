@@ -1,0 +1,360 @@
+//! What is known of all workers, and the snapshot made of it.
+//!
+//! Supervisors write here, the request path reads the snapshot and reports failures. The lock is held for a few lines
+//! and never across an await; the snapshot is rebuilt only when something in it changed.
+//!
+//! **Invariant**: whatever is written is published before the lock is given back, so a decision made after a reported
+//! failure sees it.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use arc_swap::ArcSwap;
+use event_sources::{SourceHandle, StreamState};
+use kv_blocks::{DpRank, WorkerId};
+use kv_index::KvIndex;
+use net::Clock;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+
+use crate::{
+    CacheSource, EngineLoad, FailureKind, ModelArtefacts, RankView, Snapshot, Verdict, WorkerState, WorkerView,
+    health::{Check, Health, Next},
+    probe::Trouble,
+    snapshot_build,
+};
+
+/// One worker, as its supervisor keeps it.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) view: Arc<WorkerView>,
+    pub(crate) health: Health,
+    /// By base model id.
+    pub(crate) artefacts: HashMap<Arc<str>, Arc<ModelArtefacts>>,
+    /// One per rank that has a stream.
+    pub(crate) streams: Vec<RankStream>,
+    /// Whether its events are wanted at all.
+    pub(crate) events_wanted: bool,
+    /// The last thing heard of it was a refused connection: the process is gone, and its cache with it.
+    pub(crate) refused: bool,
+    /// It has been ready once.
+    pub(crate) was_ready: bool,
+    /// Its part of the index was emptied for the present outage.
+    cleared: bool,
+    wake: Arc<Notify>,
+    /// A failed request asks for a look before the next one is due.
+    concerned: bool,
+}
+
+impl Entry {
+    pub(crate) fn new(view: WorkerView, health: Health, events_wanted: bool) -> Self {
+        Self {
+            view: Arc::new(view),
+            health,
+            artefacts: HashMap::new(),
+            streams: Vec::new(),
+            events_wanted,
+            refused: false,
+            was_ready: false,
+            cleared: false,
+            wake: Arc::default(),
+            concerned: false,
+        }
+    }
+}
+
+/// One rank's event stream.
+#[derive(Debug)]
+pub(crate) struct RankStream {
+    pub(crate) rank: DpRank,
+    /// Whether missed events can be asked for.
+    pub(crate) replay: bool,
+    pub(crate) source: SourceHandle,
+}
+
+/// When failing workers are left out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ejection {
+    pub(crate) enabled: bool,
+    /// Largest share of the workers that may be left out at once.
+    pub(crate) max_ratio: f64,
+}
+
+/// All workers.
+pub(crate) struct Board {
+    pub(crate) clock: Clock,
+    pub(crate) index: Arc<KvIndex>,
+    ejection: Ejection,
+    snapshot: ArcSwap<Snapshot>,
+    entries: Mutex<Vec<Entry>>,
+    /// By worker: failures were reported since the last success. Spares the lock on the usual path.
+    failing: Box<[AtomicBool]>,
+    /// Endpoints being followed, and by whom: one publisher's events must not be credited to two workers.
+    claims: Mutex<HashMap<String, WorkerId>>,
+    /// Workers that have had their first verdict.
+    pub(crate) settled: watch::Sender<usize>,
+}
+
+impl std::fmt::Debug for Board {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Board").field("snapshot", &self.snapshot.load()).finish_non_exhaustive()
+    }
+}
+
+impl Board {
+    /// `entries[i]` is the worker with number i.
+    pub(crate) fn new(entries: Vec<Entry>, ejection: Ejection, index: Arc<KvIndex>, clock: Clock) -> Self {
+        let failing = entries.iter().map(|_| AtomicBool::new(false)).collect();
+        let snapshot = ArcSwap::from_pointee(snapshot_build::build(&entries));
+        let settled = watch::Sender::new(0);
+        let (entries, claims) = (Mutex::new(entries), Mutex::default());
+        Self { clock, index, ejection, snapshot, entries, failing, claims, settled }
+    }
+
+    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshot.load_full()
+    }
+
+    pub(crate) fn wake_of(&self, id: WorkerId) -> Arc<Notify> {
+        self.with(id, |entry| Arc::clone(&entry.wake)).unwrap_or_default()
+    }
+
+    /// Reads one worker.
+    pub(crate) fn with<R>(&self, id: WorkerId, read: impl FnOnce(&Entry) -> R) -> Option<R> {
+        self.entries.lock().get(id.0 as usize).map(read)
+    }
+
+    /// Reads all workers.
+    pub(crate) fn each(&self, mut read: impl FnMut(&Entry)) {
+        self.entries.lock().iter().for_each(&mut read);
+    }
+
+    /// Changes one worker and publishes, in that order, under one lock.
+    pub(crate) fn change<R>(&self, id: WorkerId, change: impl FnOnce(&mut Entry) -> R) -> Option<R> {
+        let mut entries = self.entries.lock();
+        let result = change(entries.get_mut(id.0 as usize)?);
+        self.publish(&mut entries, id);
+        Some(result)
+    }
+
+    fn publish(&self, entries: &mut [Entry], id: WorkerId) {
+        if let Some(entry) = entries.get_mut(id.0 as usize) {
+            self.reconcile(entry);
+        }
+        self.snapshot.store(Arc::new(snapshot_build::build(entries)));
+    }
+
+    /// Brings the view in line with health and streams.
+    fn reconcile(&self, entry: &mut Entry) {
+        let state = entry.health.state();
+        let ranks: Vec<RankView> = (0u32..)
+            .zip(&entry.view.ranks)
+            .map(|(rank, _)| match entry.streams.iter().find(|stream| stream.rank.0 == rank) {
+                Some(stream) => rank_view(stream),
+                None => RankView::default(),
+            })
+            .collect();
+        if entry.view.state != state {
+            let view = Arc::make_mut(&mut entry.view);
+            view.state = state;
+            view.since = self.clock.wall();
+        }
+        if entry.view.ranks != ranks {
+            Arc::make_mut(&mut entry.view).ranks = ranks;
+        }
+        if state == WorkerState::Ready {
+            entry.was_ready = true;
+            entry.cleared = false;
+        }
+        self.forget_lost_cache(entry);
+    }
+
+    /// A process that is gone has lost its cache. A stream that is still connected says otherwise and is believed; one
+    /// that comes back announces the new process's blocks only after this.
+    fn forget_lost_cache(&self, entry: &mut Entry) {
+        if !entry.refused || entry.cleared || entry.view.state != WorkerState::Down {
+            return;
+        }
+        let connected = entry.streams.iter().any(|stream| stream.source.state() != StreamState::Connecting);
+        if !connected {
+            entry.cleared = true;
+            entry.view.targets().for_each(|target| self.index.clear(target));
+        }
+    }
+
+    /// The result of a check.
+    pub(crate) fn checked(&self, id: WorkerId, result: Result<(), &Trouble>) {
+        let now = self.clock.now();
+        self.change(id, |entry| {
+            let check = result.err().map_or(Check::Passed, |trouble| trouble.check);
+            entry.refused = check == Check::Refused;
+            entry.health.checked(now, check);
+            let error: Option<Arc<str>> = result.err().map(|trouble| trouble.text.as_str().into());
+            if entry.view.last_error != error {
+                Arc::make_mut(&mut entry.view).last_error = error;
+            }
+        });
+    }
+
+    /// A knock on a worker that is down was not answered.
+    pub(crate) fn knocked_in_vain(&self, id: WorkerId) {
+        if let Some(entry) = self.entries.lock().get_mut(id.0 as usize) {
+            entry.health.knocked_in_vain();
+        }
+    }
+
+    /// What to do next for this worker, and whether a failed request asks for a look before that.
+    pub(crate) fn next(&self, id: WorkerId) -> (Next, bool) {
+        let now = self.clock.now();
+        let mut entries = self.entries.lock();
+        let Some(entry) = entries.get_mut(id.0 as usize) else {
+            return (Next::CheckIn(std::time::Duration::MAX), false);
+        };
+        (entry.health.next(now), std::mem::take(&mut entry.concerned))
+    }
+
+    pub(crate) fn loaded(&self, id: WorkerId, load: EngineLoad) {
+        if self.with(id, |entry| entry.view.load != load) == Some(true) {
+            self.change(id, |entry| Arc::make_mut(&mut entry.view).load = load);
+        }
+    }
+
+    /// A request failed (contract of [`crate::Fleet::report_failure`]).
+    pub(crate) fn request_failed(&self, id: WorkerId, kind: FailureKind) {
+        let Some(failing) = self.failing.get(id.0 as usize) else { return };
+        failing.store(true, Ordering::Relaxed);
+        let now = self.clock.now();
+        let mut entries = self.entries.lock();
+        let others = self.ejection.enabled && self.may_eject(&entries, id);
+        let Some(entry) = entries.get_mut(id.0 as usize) else { return };
+        let before = entry.health.state();
+        let after = entry.health.request_failed(now, kind, others);
+        if kind == FailureKind::Refused {
+            entry.refused = true;
+        }
+        // A worker that is already out has its own rhythm of knocks.
+        if after != WorkerState::Down {
+            entry.concerned = true;
+        }
+        entry.wake.notify_one();
+        if before != after {
+            let text = match after {
+                WorkerState::Down => "connection refused: start the engine or check the url".to_owned(),
+                _ => format!("requests fail ({}): look at the engine's log", kind.as_str()),
+            };
+            Arc::make_mut(&mut entry.view).last_error = Some(text.into());
+            self.publish(&mut entries, id);
+        }
+    }
+
+    /// Whether leaving this worker out keeps every model served, and the ejected share within its limit.
+    fn may_eject(&self, entries: &[Entry], id: WorkerId) -> bool {
+        let Some(this) = entries.get(id.0 as usize) else { return false };
+        let ejected = entries.iter().filter(|entry| entry.health.state() == WorkerState::Ejected).count() + 1;
+        #[allow(clippy::cast_precision_loss, reason = "numbers of workers")]
+        let within = ejected as f64 <= self.ejection.max_ratio * entries.len() as f64;
+        within
+            && this.view.models.iter().all(|model| {
+                entries.iter().any(|other| {
+                    other.view.id != id
+                        && other.health.state() == WorkerState::Ready
+                        && other.view.models.iter().any(|listed| listed.id == model.id)
+                })
+            })
+    }
+
+    /// A request succeeded.
+    pub(crate) fn request_succeeded(&self, id: WorkerId) {
+        let Some(failing) = self.failing.get(id.0 as usize) else { return };
+        if failing.swap(false, Ordering::Relaxed)
+            && let Some(entry) = self.entries.lock().get_mut(id.0 as usize)
+        {
+            entry.health.request_succeeded();
+        }
+    }
+
+    /// Reads the states of a worker's streams anew; true if one of them has just lost its connection.
+    pub(crate) fn streams_changed(&self, id: WorkerId) -> bool {
+        let known = |rank: &RankView| rank.stream.is_some_and(|state| state != StreamState::Connecting.as_str());
+        let changed = self.with(id, |entry| {
+            let mut lost = false;
+            let mut any = false;
+            for stream in &entry.streams {
+                let before = entry.view.ranks.get(stream.rank.0 as usize).copied().unwrap_or_default();
+                let now = rank_view(stream);
+                any |= before != now;
+                lost |= known(&before) && !known(&now);
+            }
+            (any, lost)
+        });
+        let Some((any, lost)) = changed else { return false };
+        if any {
+            self.change(id, |_| ());
+        }
+        lost
+    }
+
+    /// Takes a worker's streams out, for their owner to stop them.
+    pub(crate) fn take_streams(&self, id: WorkerId) -> Vec<RankStream> {
+        self.change(id, |entry| std::mem::take(&mut entry.streams)).unwrap_or_default()
+    }
+
+    /// Claims a publisher for a worker; the name of the worker that has it already, if another has.
+    pub(crate) fn claim(&self, endpoint: &str, id: WorkerId) -> Result<(), Arc<str>> {
+        let mut claims = self.claims.lock();
+        let holder = *claims.entry(endpoint.to_owned()).or_insert(id);
+        drop(claims);
+        if holder == id {
+            return Ok(());
+        }
+        Err(self.with(holder, |entry| Arc::clone(&entry.view.name)).unwrap_or_else(|| "another worker".into()))
+    }
+
+    /// Gives a worker's claims back.
+    pub(crate) fn unclaim(&self, id: WorkerId) {
+        self.claims.lock().retain(|_, holder| *holder != id);
+    }
+
+    /// The verdict on a worker as it stands.
+    pub(crate) fn verdict(&self, id: WorkerId) -> Option<Verdict> {
+        self.with(id, |entry| {
+            let view = &entry.view;
+            let worst = view.ranks.iter().find(|rank| rank.cache == CacheSource::Predicted).or(view.ranks.first());
+            let none = if entry.events_wanted { "none" } else { "off" };
+            Verdict {
+                worker: Arc::clone(&view.name),
+                url: view.url.to_string(),
+                state: view.state,
+                engine: view.engine,
+                version: view.version.clone(),
+                models: view.models.iter().map(|model| Arc::clone(&model.id)).collect(),
+                block_size: view.block_size.tokens(),
+                block_size_known: view.block_size_known,
+                events: worst.and_then(|rank| rank.stream).unwrap_or(none),
+                replay: view.ranks.iter().all(|rank| rank.replay),
+                tokenizer: view
+                    .namespace_model
+                    .as_ref()
+                    .and_then(|id| entry.artefacts.get(id))
+                    .map_or("none", |artefacts| artefacts.tokenizer_word()),
+                problem: view.last_error.clone(),
+            }
+        })
+    }
+}
+
+/// A stream's part of the view. While it connects, fetches history or is not trusted, the cache is predicted; a gap
+/// being closed or a silent publisher leaves what is known usable.
+fn rank_view(stream: &RankStream) -> RankView {
+    let state = stream.source.state();
+    let cache = match state {
+        StreamState::Live | StreamState::Gapped | StreamState::Stale => CacheSource::Events,
+        StreamState::Connecting | StreamState::Replaying | StreamState::Quarantined => CacheSource::Predicted,
+    };
+    RankView { cache, stream: Some(state.as_str()), replay: stream.replay }
+}

@@ -1,0 +1,38 @@
+//! What the request path tells about a worker.
+
+/// How a request failed at a worker. A client's own mistake (a passed-through 4xx) is no failure and is not reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FailureKind {
+    /// The port refused: the process is gone.
+    Refused,
+    /// No connection within the connect timeout, or no route.
+    ConnectTimeout,
+    /// The connection closed before the reply's head.
+    ResetBeforeHead,
+    /// No head within the first-byte limit.
+    FirstByteTimeout,
+    /// A reply that is not HTTP.
+    Protocol,
+    /// A 5xx other than 503.
+    Status,
+    /// A 503: the worker says itself that it cannot serve now (loading or overloaded).
+    Unavailable,
+    /// The body ended or stalled after the head.
+    MidStream,
+}
+
+impl FailureKind {
+    /// The word used in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::ConnectTimeout => "connect_timeout",
+            Self::ResetBeforeHead => "reset_before_head",
+            Self::FirstByteTimeout => "first_byte_timeout",
+            Self::Protocol => "protocol",
+            Self::Status => "status",
+            Self::Unavailable => "unavailable",
+            Self::MidStream => "mid_stream",
+        }
+    }
+}

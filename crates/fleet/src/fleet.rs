@@ -1,0 +1,195 @@
+//! The handle that the rest of the process holds.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use kv_blocks::{BlockSize, WorkerId};
+use net::WorkerUrl;
+use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
+use tokio::{sync::watch, task::JoinHandle};
+
+use crate::{
+    EngineLoad, FailureKind, FleetParts, RankView, Snapshot, WorkerState, WorkerView,
+    artefacts::ArtefactStore,
+    board::{Board, Ejection, Entry},
+    engine::Engine,
+    health::{Health, HealthSettings},
+    probe::{Asker, HealthCheck},
+    streams::StreamSettings,
+    supervisor::{ASSUMED_BLOCK, Orders, Supervisor},
+    telemetry::FleetCollector,
+};
+
+/// Between reads of the engines' own load (a busy threshold may rely on it being this fresh).
+const SCRAPE_EVERY: Duration = Duration::from_secs(10);
+
+/// All workers and their supervisors.
+#[derive(Debug)]
+pub struct Fleet {
+    board: Arc<Board>,
+    workers: usize,
+    stop: watch::Sender<bool>,
+    /// Taken by the first [`Fleet::stop`].
+    supervisors: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// Why a fleet cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A worker's URL cannot be used. The configuration checks URLs with the same parser, so this is the last guard.
+    #[error("worker {worker}: {error}")]
+    Url {
+        /// The worker's name.
+        worker: String,
+        /// What is wrong with it.
+        error: net::WorkerUrlError,
+    },
+}
+
+impl Fleet {
+    /// Starts one supervisor per worker and returns at once: no worker needs to be up. Call inside a tokio runtime.
+    ///
+    /// Metrics of the workers and their streams are registered in `registry`.
+    pub fn start(parts: FleetParts, registry: &mut Registry) -> Result<Self, StartError> {
+        let mut urls = Vec::with_capacity(parts.workers.len());
+        for worker in &parts.workers {
+            let url: WorkerUrl =
+                worker.url.parse().map_err(|error| StartError::Url { worker: worker.name.clone(), error })?;
+            urls.push(url);
+        }
+        let mut hosts: HashMap<Option<String>, usize> = HashMap::new();
+        for url in &urls {
+            *hosts.entry(url.host().map(str::to_owned)).or_default() += 1;
+        }
+        let settings = health_settings(&parts.health_checks, &parts.circuit_breaker);
+        let mut entries = Vec::new();
+        let mut orders = Vec::new();
+        for ((number, worker), url) in (0u32..).zip(&parts.workers).zip(urls) {
+            let shared = hosts.get(&url.host().map(str::to_owned)).is_some_and(|workers| *workers > 1);
+            let order = orders_for(WorkerId(number), worker, &parts, url, shared);
+            let view = first_view(&order, worker, &parts.clock);
+            entries.push(Entry::new(view, Health::new(settings), order.streams.wanted()));
+            orders.push(order);
+        }
+        let ejection =
+            Ejection { enabled: parts.circuit_breaker.enabled, max_ratio: parts.circuit_breaker.max_ejected_ratio };
+        let board = Arc::new(Board::new(entries, ejection, parts.index, parts.clock));
+        registry.register_collector(Box::new(FleetCollector::new(Arc::clone(&board))));
+        let artefacts = Arc::new(ArtefactStore::new(parts.models, parts.hub_cache, parts.clock));
+        let stop = watch::Sender::new(false);
+        let workers = orders.len();
+        let supervisors = orders
+            .into_iter()
+            .map(|order| {
+                let (board, artefacts) = (Arc::clone(&board), Arc::clone(&artefacts));
+                let supervisor = Supervisor::new(board, artefacts, Arc::clone(&parts.on_verdict), order);
+                tokio::spawn(supervisor.run(stop.subscribe()))
+            })
+            .collect();
+        Ok(Self { board, workers, stop, supervisors: Mutex::new(supervisors) })
+    }
+
+    /// The fleet as it is now; one atomic load.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.board.snapshot()
+    }
+
+    /// Waits until every worker has had its first verdict (one that does not answer gets `down` when its first check
+    /// has timed out).
+    pub async fn first_verdicts(&self) {
+        let mut settled = self.board.settled.subscribe();
+        // The sender lives as long as the board does.
+        let _ = settled.wait_for(|settled| *settled >= self.workers).await;
+    }
+
+    /// A request failed at this worker: the next snapshot already reflects it. Cheap and non-blocking; unknown workers
+    /// are ignored.
+    pub fn report_failure(&self, worker: WorkerId, kind: FailureKind) {
+        self.board.request_failed(worker, kind);
+    }
+
+    /// A request's head arrived with a status below 500. Cheap and non-blocking.
+    pub fn report_success(&self, worker: WorkerId) {
+        self.board.request_succeeded(worker);
+    }
+
+    /// Every event stream, as `GET /admin/streams` shows it, in the order of workers and ranks.
+    pub fn streams(&self) -> Vec<event_sources::StreamReport> {
+        let mut reports = Vec::new();
+        self.board.each(|entry| reports.extend(entry.streams.iter().map(|stream| stream.source.report())));
+        reports
+    }
+
+    /// Stops and awaits every supervisor and every stream. A second call returns at once.
+    pub async fn stop(&self) {
+        self.stop.send_replace(true);
+        let supervisors = std::mem::take(&mut *self.supervisors.lock());
+        for supervisor in supervisors {
+            if let Err(error) = supervisor.await {
+                tracing::error!(%error, "a worker's supervisor ended with a panic");
+            }
+        }
+    }
+}
+
+fn orders_for(id: WorkerId, worker: &config::Worker, parts: &FleetParts, url: WorkerUrl, shared_host: bool) -> Orders {
+    let checks = &parts.health_checks;
+    Orders {
+        id,
+        name: worker.name.as_str().into(),
+        asker: Asker::new(url, worker.api_key.as_ref(), checks.timeout),
+        health_check: HealthCheck { own: worker.health_check.clone(), global_endpoint: checks.endpoint.clone() },
+        checks_enabled: checks.enabled,
+        engine: worker.engine,
+        only_models: worker.models.iter().map(|id| id.as_str().into()).collect(),
+        block_size: worker.block_size,
+        dp_ranks: worker.dp_ranks.map(std::num::NonZeroU32::get),
+        streams: StreamSettings {
+            own: worker.kv_events.clone(),
+            all: parts.kv_events.clone(),
+            host_is_its_own: !shared_host,
+        },
+        connect_timeout: parts.connect_timeout,
+        scrape_every: SCRAPE_EVERY,
+    }
+}
+
+fn first_view(order: &Orders, worker: &config::Worker, clock: &net::Clock) -> WorkerView {
+    let assumed = || BlockSize::new(ASSUMED_BLOCK).expect("the assumed block size lies in the range of block sizes");
+    WorkerView {
+        id: order.id,
+        name: Arc::clone(&order.name),
+        url: order.asker.url().clone(),
+        engine: worker.engine.unwrap_or(Engine::Generic),
+        version: None,
+        state: WorkerState::Unknown,
+        since: clock.wall(),
+        models: Vec::new(),
+        loras: Vec::new(),
+        namespace_model: None,
+        role: worker.role,
+        weight: worker.weight,
+        block_size: worker.block_size.unwrap_or_else(assumed),
+        block_size_known: worker.block_size.is_some(),
+        ranks: vec![RankView::default(); order.dp_ranks.unwrap_or(1) as usize],
+        api_key: worker.api_key.clone(),
+        num_blocks: None,
+        allow_tiers: worker.allow_tiers.clone(),
+        load: EngineLoad::default(),
+        last_error: None,
+    }
+}
+
+fn health_settings(checks: &config::HealthChecks, breaker: &config::CircuitBreaker) -> HealthSettings {
+    HealthSettings {
+        interval: checks.interval,
+        unhealthy_threshold: checks.unhealthy_threshold.get(),
+        healthy_threshold: checks.healthy_threshold.get(),
+        warmup_interval: checks.warmup_check_interval,
+        max_warmup: checks.max_warmup_duration,
+        knock_first: checks.recovery_interval,
+        knock_longest: checks.recovery_max_interval,
+        eject_after: breaker.consecutive_failures.get(),
+        eject_for: breaker.ejection,
+    }
+}

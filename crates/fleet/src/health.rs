@@ -1,0 +1,349 @@
+//! Whether one worker may be used: a small state machine over the results of checks and of requests.
+//!
+//! Pure: it is told the time and what happened, and answers with the state and when to look again. It opens no sockets
+//! and knows nothing of other workers; whether a worker is the last usable one is said by the caller.
+//!
+//! **Invariant**: `ready` is entered only by a successful check, and left at once by a refused connection or by a
+//! worker's own word that it is loading.
+
+use std::time::Duration;
+
+use kv_blocks::Moment;
+
+use crate::{FailureKind, WorkerState};
+
+/// Intervals and thresholds. Source: contract CH1, CH2, B4.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HealthSettings {
+    /// Between checks of a worker that is ready.
+    pub(crate) interval: Duration,
+    /// Consecutive failed checks that take a ready worker out.
+    pub(crate) unhealthy_threshold: u32,
+    /// Consecutive successful checks that bring a worker back.
+    pub(crate) healthy_threshold: u32,
+    /// Between checks of a worker that says it is loading.
+    pub(crate) warmup_interval: Duration,
+    /// A worker loading for longer than this counts as down.
+    pub(crate) max_warmup: Duration,
+    /// First pause between knocks on a worker that is down.
+    pub(crate) knock_first: Duration,
+    /// Longest pause between knocks.
+    pub(crate) knock_longest: Duration,
+    /// Consecutive failed requests that eject a worker whose checks pass.
+    pub(crate) eject_after: u32,
+    /// How long an ejected worker stays out.
+    pub(crate) eject_for: Duration,
+}
+
+/// What one check found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Check {
+    /// The worker serves.
+    Passed,
+    /// The worker is up and says it is loading.
+    Loading,
+    /// Nobody listens: certain at once.
+    Refused,
+    /// Anything else: a timeout, an unexpected status, nonsense.
+    Failed,
+}
+
+/// What to do next, and how long to wait before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Run a whole check after this long.
+    CheckIn(Duration),
+    /// Open and close a connection after this long; one that opens is followed by a check.
+    KnockIn(Duration),
+}
+
+/// The health of one worker.
+#[derive(Debug)]
+pub(crate) struct Health {
+    settings: HealthSettings,
+    state: WorkerState,
+    failed_checks: u32,
+    passed_checks: u32,
+    failed_requests: u32,
+    warming_since: Option<Moment>,
+    ejected_until: Option<Moment>,
+    knock_pause: Duration,
+    /// Set by a refused request: the next knock does not wait.
+    knock_now: bool,
+}
+
+impl Health {
+    pub(crate) fn new(settings: HealthSettings) -> Self {
+        Self {
+            settings,
+            state: WorkerState::Unknown,
+            failed_checks: 0,
+            passed_checks: 0,
+            failed_requests: 0,
+            warming_since: None,
+            ejected_until: None,
+            knock_pause: settings.knock_first,
+            knock_now: false,
+        }
+    }
+
+    pub(crate) fn state(&self) -> WorkerState {
+        self.state
+    }
+
+    /// The result of a check. The first one decides alone (contract CH3).
+    pub(crate) fn checked(&mut self, now: Moment, check: Check) -> WorkerState {
+        match check {
+            Check::Passed => self.passed(now),
+            Check::Loading => self.loading(now),
+            Check::Refused => self.down(),
+            Check::Failed => {
+                self.passed_checks = 0;
+                self.failed_checks = self.failed_checks.saturating_add(1);
+                match self.state {
+                    WorkerState::Ready | WorkerState::Ejected
+                        if self.failed_checks < self.settings.unhealthy_threshold => {}
+                    WorkerState::WarmingUp if self.failed_checks < self.settings.unhealthy_threshold => {}
+                    _ => self.down(),
+                }
+            }
+        }
+        self.state
+    }
+
+    fn passed(&mut self, now: Moment) {
+        self.failed_checks = 0;
+        self.warming_since = None;
+        self.passed_checks = self.passed_checks.saturating_add(1);
+        match self.state {
+            WorkerState::Unknown | WorkerState::WarmingUp => self.become_ready(),
+            WorkerState::Down if self.passed_checks >= self.settings.healthy_threshold => self.become_ready(),
+            // A passing check does not shorten an ejection: the requests are the better witness.
+            WorkerState::Ejected if self.ejected_until.is_none_or(|until| until <= now) => self.become_ready(),
+            _ => {}
+        }
+    }
+
+    fn become_ready(&mut self) {
+        self.state = WorkerState::Ready;
+        self.failed_requests = 0;
+        self.ejected_until = None;
+        self.knock_pause = self.settings.knock_first;
+        self.knock_now = false;
+    }
+
+    fn loading(&mut self, now: Moment) {
+        self.failed_checks = 0;
+        self.passed_checks = 0;
+        let since = *self.warming_since.get_or_insert(now);
+        if now.since(since) > self.settings.max_warmup {
+            self.state = WorkerState::Down;
+        } else {
+            self.state = WorkerState::WarmingUp;
+            self.knock_pause = self.settings.knock_first;
+        }
+    }
+
+    fn down(&mut self) {
+        if self.state != WorkerState::Down {
+            self.knock_pause = self.settings.knock_first;
+        }
+        self.state = WorkerState::Down;
+        self.passed_checks = 0;
+        self.warming_since = None;
+    }
+
+    /// A knock that nobody answered: the next one waits longer.
+    pub(crate) fn knocked_in_vain(&mut self) {
+        self.knock_now = false;
+        self.passed_checks = 0;
+        self.knock_pause = (self.knock_pause * 2).min(self.settings.knock_longest);
+    }
+
+    /// A request failed. `others` says whether another usable worker remains: the last one is never ejected.
+    pub(crate) fn request_failed(&mut self, now: Moment, kind: FailureKind, others: bool) -> WorkerState {
+        match kind {
+            FailureKind::Refused => {
+                if matches!(self.state, WorkerState::Ready | WorkerState::Ejected | WorkerState::WarmingUp) {
+                    self.down();
+                    self.knock_now = true;
+                }
+            }
+            // The worker's own word that it cannot serve now is no fault; the check that follows tells why.
+            FailureKind::Unavailable => {}
+            _ => {
+                self.failed_requests = self.failed_requests.saturating_add(1);
+                if self.state == WorkerState::Ready && others && self.failed_requests >= self.settings.eject_after {
+                    self.state = WorkerState::Ejected;
+                    self.ejected_until = Some(now + self.settings.eject_for);
+                    self.failed_requests = 0;
+                }
+            }
+        }
+        self.state
+    }
+
+    /// A request succeeded: failures are counted in a row only.
+    pub(crate) fn request_succeeded(&mut self) {
+        self.failed_requests = 0;
+    }
+
+    /// When to look again.
+    pub(crate) fn next(&self, now: Moment) -> Next {
+        match self.state {
+            WorkerState::Unknown => Next::CheckIn(Duration::ZERO),
+            WorkerState::Ready | WorkerState::Draining => Next::CheckIn(self.settings.interval),
+            WorkerState::WarmingUp => Next::CheckIn(self.settings.warmup_interval),
+            WorkerState::Ejected => {
+                let left = self.ejected_until.map_or(Duration::ZERO, |until| until.since(now));
+                Next::CheckIn(left.min(self.settings.interval))
+            }
+            // Checks that pass are run back to back until the threshold is met (decision B4).
+            WorkerState::Down if self.passed_checks > 0 => Next::CheckIn(Duration::ZERO),
+            WorkerState::Down if self.knock_now => Next::KnockIn(Duration::ZERO),
+            WorkerState::Down => Next::KnockIn(self.knock_pause),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    const SETTINGS: HealthSettings = HealthSettings {
+        interval: Duration::from_secs(30),
+        unhealthy_threshold: 3,
+        healthy_threshold: 2,
+        warmup_interval: Duration::from_secs(1),
+        max_warmup: Duration::from_secs(300),
+        knock_first: Duration::from_millis(250),
+        knock_longest: Duration::from_secs(2),
+        eject_after: 5,
+        eject_for: Duration::from_secs(30),
+    };
+
+    fn at(seconds: u64) -> Moment {
+        Moment::at(Duration::from_secs(seconds))
+    }
+
+    fn ready() -> Health {
+        let mut health = Health::new(SETTINGS);
+        health.checked(at(0), Check::Passed);
+        health
+    }
+
+    #[test]
+    #[contract("CH3")]
+    fn the_first_check_decides_alone() {
+        for (check, state) in [
+            (Check::Passed, WorkerState::Ready),
+            (Check::Loading, WorkerState::WarmingUp),
+            (Check::Refused, WorkerState::Down),
+            (Check::Failed, WorkerState::Down),
+        ] {
+            let mut health = Health::new(SETTINGS);
+            assert_eq!(health.state(), WorkerState::Unknown);
+            assert_eq!(health.next(at(0)), Next::CheckIn(Duration::ZERO));
+            assert_eq!(health.checked(at(0), check), state, "{check:?}");
+        }
+    }
+
+    #[test]
+    #[contract("CH2")]
+    fn three_failed_checks_in_a_row_take_a_worker_out_and_two_good_ones_bring_it_back() {
+        let mut health = ready();
+        for check in [Check::Failed, Check::Failed, Check::Passed, Check::Failed, Check::Failed] {
+            assert_eq!(health.checked(at(1), check), WorkerState::Ready);
+        }
+        assert_eq!(health.checked(at(2), Check::Failed), WorkerState::Down);
+        assert_eq!(health.checked(at(3), Check::Passed), WorkerState::Down);
+        assert_eq!(health.checked(at(3), Check::Failed), WorkerState::Down);
+        assert_eq!(health.checked(at(4), Check::Passed), WorkerState::Down);
+        assert_eq!(health.checked(at(4), Check::Passed), WorkerState::Ready);
+    }
+
+    #[test]
+    #[contract("CH4", "CH5")]
+    fn a_loading_worker_is_checked_every_second_and_used_after_one_success() {
+        for mut health in [ready(), Health::new(SETTINGS)] {
+            assert_eq!(health.checked(at(10), Check::Loading), WorkerState::WarmingUp);
+            assert_eq!(health.next(at(10)), Next::CheckIn(Duration::from_secs(1)));
+            assert_eq!(health.checked(at(11), Check::Passed), WorkerState::Ready);
+            assert_eq!(health.next(at(11)), Next::CheckIn(Duration::from_secs(30)));
+        }
+    }
+
+    #[test]
+    #[contract("CH4")]
+    fn a_worker_that_loads_for_too_long_is_down_until_it_serves() {
+        let mut health = Health::new(SETTINGS);
+        health.checked(at(0), Check::Loading);
+        assert_eq!(health.checked(at(300), Check::Loading), WorkerState::WarmingUp);
+        assert_eq!(health.checked(at(301), Check::Loading), WorkerState::Down);
+        assert_eq!(health.checked(at(331), Check::Loading), WorkerState::Down);
+        health.checked(at(361), Check::Passed);
+        assert_eq!(health.checked(at(361), Check::Passed), WorkerState::Ready);
+    }
+
+    #[test]
+    #[contract("B4")]
+    fn a_worker_that_is_down_is_knocked_on_ever_less_often_and_checked_back_to_back() {
+        let mut health = ready();
+        assert_eq!(health.checked(at(1), Check::Refused), WorkerState::Down);
+        let mut pauses = Vec::new();
+        for _ in 0..6 {
+            let Next::KnockIn(pause) = health.next(at(1)) else { panic!("a worker that is down is knocked on") };
+            pauses.push(pause.as_millis());
+            health.knocked_in_vain();
+        }
+        assert_eq!(pauses, [250, 500, 1000, 2000, 2000, 2000]);
+        health.checked(at(9), Check::Passed);
+        assert_eq!(health.next(at(9)), Next::CheckIn(Duration::ZERO));
+        assert_eq!(health.checked(at(9), Check::Passed), WorkerState::Ready);
+    }
+
+    #[test]
+    fn a_refused_request_takes_the_worker_out_at_once_and_knocks_without_waiting() {
+        let mut health = ready();
+        assert_eq!(health.request_failed(at(1), FailureKind::Refused, false), WorkerState::Down);
+        assert_eq!(health.next(at(1)), Next::KnockIn(Duration::ZERO));
+        health.knocked_in_vain();
+        // Late reports of the same outage neither hurry the knocks nor reset their pause.
+        health.request_failed(at(1), FailureKind::Refused, false);
+        assert_eq!(health.next(at(1)), Next::KnockIn(Duration::from_millis(500)));
+    }
+
+    #[test]
+    fn five_failed_requests_in_a_row_eject_a_worker_for_thirty_seconds_however_well_it_passes_checks() {
+        let mut health = ready();
+        for _ in 0..4 {
+            assert_eq!(health.request_failed(at(1), FailureKind::Status, true), WorkerState::Ready);
+        }
+        health.request_succeeded();
+        for _ in 0..4 {
+            assert_eq!(health.request_failed(at(1), FailureKind::ResetBeforeHead, true), WorkerState::Ready);
+        }
+        assert_eq!(health.request_failed(at(1), FailureKind::Status, true), WorkerState::Ejected);
+        assert_eq!(health.next(at(1)), Next::CheckIn(Duration::from_secs(30)));
+        assert_eq!(health.checked(at(30), Check::Passed), WorkerState::Ejected);
+        assert_eq!(health.checked(at(31), Check::Passed), WorkerState::Ready);
+    }
+
+    #[test]
+    fn the_last_usable_worker_is_never_ejected() {
+        let mut health = ready();
+        for _ in 0..50 {
+            assert_eq!(health.request_failed(at(1), FailureKind::Status, false), WorkerState::Ready);
+        }
+    }
+
+    #[test]
+    fn a_worker_that_answers_503_is_not_ejected_for_it() {
+        let mut health = ready();
+        for _ in 0..50 {
+            assert_eq!(health.request_failed(at(1), FailureKind::Unavailable, true), WorkerState::Ready);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Models as lists show them: `GET /v1/models` and `GET /admin/models`.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use serde::Serialize;
+
+use crate::{ModelView, Snapshot, TokenizerSource, WorkerState};
+
+/// `GET /v1/models`.
+#[derive(Clone, Debug, Serialize)]
+pub struct ModelList {
+    /// Always `list`.
+    pub object: &'static str,
+    /// By id, ascending.
+    pub data: Vec<ListedModel>,
+}
+
+/// One model or adapter of `GET /v1/models`.
+#[derive(Clone, Debug, Serialize)]
+pub struct ListedModel {
+    /// The id requests use.
+    pub id: Arc<str>,
+    /// Always `model`.
+    pub object: &'static str,
+    /// Unix seconds: the oldest that a worker says.
+    pub created: i64,
+    /// As its first worker says.
+    pub owned_by: Arc<str>,
+    /// As its first worker says.
+    pub root: Option<Arc<str>>,
+    /// The base model of an adapter.
+    pub parent: Option<Arc<str>>,
+    /// The smallest among its workers.
+    pub max_model_len: Option<u32>,
+}
+
+/// One model of `GET /admin/models`.
+#[derive(Clone, Debug, Serialize)]
+pub struct ModelReport {
+    /// The id requests use.
+    pub id: Arc<str>,
+    /// Workers that list it, whatever their state.
+    pub workers: Vec<Arc<str>>,
+    /// How its prompts become tokens.
+    pub tokenizer: TokenizerReport,
+    /// How its chats become prompts.
+    pub template: TemplateReport,
+    /// Block sizes of its workers, ascending.
+    pub block_sizes: Vec<u32>,
+    /// The smallest among its workers.
+    pub max_context_tokens: Option<u32>,
+}
+
+/// How a model's prompts become tokens.
+#[derive(Clone, Debug, Serialize)]
+pub struct TokenizerReport {
+    /// `dir`, `engine` or `none`.
+    pub source: &'static str,
+    /// What computes them: `tokenizers` or `none`.
+    pub engine: &'static str,
+    /// Digest of the tokenizer.
+    pub digest: Option<String>,
+    /// `ok`, `failed` or `skipped`. There is one implementation, so nothing to compare it with.
+    pub self_test: &'static str,
+    /// Directory it was read from.
+    pub path: Option<String>,
+    /// What went wrong in looking for it.
+    pub problem: Option<Arc<str>>,
+}
+
+/// How a model's chats become prompts.
+#[derive(Clone, Debug, Serialize)]
+pub struct TemplateReport {
+    /// Where the template came from: as the tokenizer's `source`, `none` without one.
+    pub source: &'static str,
+    /// Digest of the template.
+    pub digest: Option<String>,
+}
+
+impl Snapshot {
+    /// The models that requests may name, as `GET /v1/models` lists them. A model whose every worker is down is left
+    /// out: listing it would promise what no worker can keep.
+    pub fn model_list(&self) -> ModelList {
+        let mut data: Vec<ListedModel> =
+            self.models.values().filter(|model| alive(model)).map(|model| self.listed(model)).collect();
+        data.sort_by(|one, other| one.id.cmp(&other.id));
+        ModelList { object: "list", data }
+    }
+
+    fn listed(&self, model: &ModelView) -> ListedModel {
+        let mut listed = ListedModel {
+            id: Arc::clone(&model.id),
+            object: "model",
+            created: 0,
+            owned_by: "unknown".into(),
+            root: None,
+            parent: None,
+            max_model_len: model.max_model_len,
+        };
+        let bases = self.workers.iter().flat_map(|worker| &worker.models).filter(|base| base.id == model.id);
+        if let Some(first) = bases.clone().next() {
+            listed.owned_by = Arc::clone(&first.owned_by);
+            listed.root.clone_from(&first.root);
+            listed.created = bases.map(|base| base.created).min().unwrap_or(0);
+            return listed;
+        }
+        let loras = self.workers.iter().flat_map(|worker| &worker.loras).filter(|lora| lora.id == model.id);
+        listed.parent = loras.clone().next().map(|lora| Arc::clone(&lora.parent));
+        listed.created = loras.map(|lora| lora.created).min().unwrap_or(0);
+        listed
+    }
+
+    /// Every known model, as `GET /admin/models` shows it; by id, ascending.
+    pub fn model_reports(&self) -> Vec<ModelReport> {
+        let mut reports: Vec<ModelReport> = self.models.values().map(|model| self.report(model)).collect();
+        reports.sort_by(|one, other| one.id.cmp(&other.id));
+        reports
+    }
+
+    fn report(&self, model: &ModelView) -> ModelReport {
+        let serves = self.workers.iter().filter(|worker| {
+            worker.models.iter().any(|base| base.id == model.id) || worker.loras.iter().any(|lora| lora.id == model.id)
+        });
+        let block_sizes: BTreeSet<u32> = serves.clone().map(|worker| worker.block_size.tokens()).collect();
+        let artefacts = &model.artefacts;
+        let prompt = artefacts.prompt.as_ref();
+        let template_digest = prompt.and_then(|prompt| prompt.template_digest()).map(str::to_owned);
+        ModelReport {
+            id: Arc::clone(&model.id),
+            workers: serves.map(|worker| Arc::clone(&worker.name)).collect(),
+            tokenizer: TokenizerReport {
+                source: artefacts.source.as_str(),
+                engine: if prompt.is_some() { "tokenizers" } else { "none" },
+                digest: prompt.map(|prompt| prompt.tokenizer_digest().to_owned()),
+                self_test: "skipped",
+                path: match &artefacts.source {
+                    TokenizerSource::Dir(dir) => Some(dir.display().to_string()),
+                    TokenizerSource::Engine | TokenizerSource::None => None,
+                },
+                problem: artefacts.problem.clone(),
+            },
+            template: TemplateReport {
+                source: if template_digest.is_some() { artefacts.source.as_str() } else { "none" },
+                digest: template_digest,
+            },
+            block_sizes: block_sizes.into_iter().collect(),
+            max_context_tokens: model.max_model_len,
+        }
+    }
+}
+
+fn alive(model: &ModelView) -> bool {
+    !model.candidates.is_empty()
+        || model.unusable.iter().any(|unusable| {
+            matches!(unusable.state, WorkerState::WarmingUp | WorkerState::Draining | WorkerState::Ejected)
+        })
+}

@@ -1,0 +1,103 @@
+//! One question to one worker, with its key, a time limit and a size limit.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, StatusCode, header::AUTHORIZATION};
+use net::{
+    WorkerUrl,
+    fetch::{self, FetchError, Fetched},
+};
+
+use crate::health::Check;
+
+/// Who is asked, and how long an answer may take.
+#[derive(Clone, Debug)]
+pub(crate) struct Asker {
+    url: WorkerUrl,
+    headers: HeaderMap,
+    timeout: Duration,
+}
+
+/// Why a worker is not ready, for the state machine and for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Trouble {
+    pub(crate) check: Check,
+    pub(crate) text: String,
+}
+
+impl Trouble {
+    pub(crate) fn failed(text: impl Into<String>) -> Self {
+        Self { check: Check::Failed, text: text.into() }
+    }
+}
+
+impl Asker {
+    pub(crate) fn new(url: WorkerUrl, api_key: Option<&config::Secret>, timeout: Duration) -> Self {
+        let mut headers = HeaderMap::new();
+        // A key that no header can carry is left out: the worker's 401 then says so.
+        if let Some(mut value) = api_key.and_then(|key| HeaderValue::try_from(format!("Bearer {}", key.expose())).ok())
+        {
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        Self { url, headers, timeout }
+    }
+
+    pub(crate) fn with_timeout(&self, timeout: Duration) -> Self {
+        Self { timeout: self.timeout.min(timeout), ..self.clone() }
+    }
+
+    pub(crate) fn url(&self) -> &WorkerUrl {
+        &self.url
+    }
+
+    pub(crate) async fn get(&self, path: &str, max_bytes: usize) -> Result<Fetched, FetchError> {
+        fetch::get(&self.url, path, &self.headers, self.timeout, max_bytes).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: Option<Bytes>, max_bytes: usize) -> Result<Fetched, FetchError> {
+        fetch::post(&self.url, path, &self.headers, body, self.timeout, max_bytes).await
+    }
+
+    /// The body of a 200 reply; anything else is nothing.
+    pub(crate) async fn get_ok(&self, path: &str, max_bytes: usize) -> Option<Bytes> {
+        let reply = self.get(path, max_bytes).await.ok()?;
+        (reply.status == StatusCode::OK).then_some(reply.body)
+    }
+}
+
+/// What a failed exchange means, and what to do about it.
+pub(crate) fn trouble(error: &FetchError) -> Trouble {
+    if error.is_refused() {
+        let text = "connection refused: start the engine or check the url".to_owned();
+        return Trouble { check: Check::Refused, text };
+    }
+    match error {
+        FetchError::Connect { source, .. } => {
+            Trouble::failed(format!("cannot be reached ({source}): check the url and the network"))
+        }
+        FetchError::TimedOut { path, limit, .. } => {
+            Trouble::failed(format!("did not answer {path} within {limit:?}: look at the engine's log"))
+        }
+        FetchError::TooLarge { path, limit, .. } => {
+            Trouble::failed(format!("answered {path} with more than {limit} bytes: check that the url is an engine's"))
+        }
+        FetchError::Protocol { path, .. } => {
+            Trouble::failed(format!("did not answer {path} with a whole http reply: check that the url is an engine's"))
+        }
+        FetchError::Request { path, .. } => {
+            Trouble::failed(format!("cannot be asked for {path}: use an absolute path in plain ascii"))
+        }
+    }
+}
+
+/// What an unexpected status means, and what to do about it.
+pub(crate) fn unexpected(path: &str, status: StatusCode) -> Trouble {
+    let status = status.as_u16();
+    Trouble::failed(match status {
+        401 | 403 => format!("answered {path} with {status}: set this worker's api_key to the engine's key"),
+        404 => format!("answered {path} with 404: check the url, or set this worker's health_check.endpoint"),
+        _ => format!("answered {path} with {status}: look at the engine's log"),
+    })
+}

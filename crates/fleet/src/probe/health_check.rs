@@ -1,0 +1,118 @@
+//! One health check: which paths are asked, and how their statuses are judged (contract CH6, CH7, CH8).
+
+use bytes::Bytes;
+use config::CheckMethod;
+use http::StatusCode;
+
+use super::ask::{Asker, Trouble, trouble, unexpected};
+use crate::{
+    engine::{Engine, health_paths},
+    health::Check,
+};
+
+/// A health reply's body is not looked at; a model list may serve as one.
+const LARGEST_REPLY: usize = 4 << 20;
+
+/// How one worker is checked.
+#[derive(Clone, Debug)]
+pub(crate) struct HealthCheck {
+    /// The worker's own entry.
+    pub(crate) own: config::HealthCheck,
+    /// `health_checks.endpoint`: replaces the primary path of the type.
+    pub(crate) global_endpoint: Option<String>,
+}
+
+impl HealthCheck {
+    /// Paths in the order they are asked. The worker's own entry beats the global path, which beats the type's
+    /// (decision B1).
+    fn paths(&self, engine: Engine) -> Vec<String> {
+        let own = health_paths(engine);
+        let first = self.own.endpoint.as_ref().or(self.global_endpoint.as_ref());
+        let first = first.cloned().unwrap_or_else(|| own[0].to_owned());
+        let rest = match &self.own.fallback_endpoints {
+            Some(rest) => rest.clone(),
+            None => own.iter().skip(1).map(|path| (*path).to_owned()).collect(),
+        };
+        std::iter::once(first).chain(rest).collect()
+    }
+
+    /// Asks, and judges the first answer that is not 404.
+    pub(crate) async fn run(&self, asker: &Asker, engine: Engine) -> Result<(), Trouble> {
+        let asker = self.own.timeout.map_or_else(|| asker.clone(), |timeout| asker.with_timeout(timeout));
+        let paths = self.paths(engine);
+        let mut last = None;
+        for path in &paths {
+            let reply = match self.own.method {
+                CheckMethod::Get | CheckMethod::Head => asker.get(path, LARGEST_REPLY).await,
+                CheckMethod::Post => {
+                    let body = self.own.body.as_ref().map(|body| Bytes::from(body.to_string()));
+                    asker.post(path, body, LARGEST_REPLY).await
+                }
+            };
+            let status = reply.map_err(|error| trouble(&error))?.status;
+            if self.own.accept_status.contains(&status.as_u16()) {
+                return Ok(());
+            }
+            if self.own.warmup_status.contains(&status.as_u16()) {
+                let text = format!("answered {path} with {}: the engine is loading, wait", status.as_u16());
+                return Err(Trouble { check: Check::Loading, text });
+            }
+            if status != StatusCode::NOT_FOUND {
+                return Err(unexpected(path, status));
+            }
+            last = Some(unexpected(path, status));
+        }
+        Err(last.unwrap_or_else(|| Trouble::failed("has no health endpoint to ask")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    fn check(endpoint: Option<&str>, fallbacks: Option<&[&str]>, global: Option<&str>) -> HealthCheck {
+        HealthCheck {
+            own: config::HealthCheck {
+                endpoint: endpoint.map(str::to_owned),
+                fallback_endpoints: fallbacks.map(|paths| paths.iter().map(|path| (*path).to_owned()).collect()),
+                method: CheckMethod::Get,
+                body: None,
+                accept_status: vec![200],
+                warmup_status: vec![503],
+                timeout: None,
+            },
+            global_endpoint: global.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    #[contract("CH6")]
+    fn each_type_has_its_own_paths() {
+        let plain = check(None, None, None);
+        assert_eq!(plain.paths(Engine::Openai), ["/v1/models"]);
+        assert_eq!(plain.paths(Engine::Ollama), ["/api/tags", "/"]);
+        assert_eq!(plain.paths(Engine::Lmstudio), ["/v1/models", "/api/v1/models"]);
+        for engine in [
+            Engine::Vllm,
+            Engine::Sglang,
+            Engine::Trtllm,
+            Engine::Llamacpp,
+            Engine::Mlxcel,
+            Engine::Continuum,
+            Engine::Generic,
+        ] {
+            assert_eq!(plain.paths(engine), ["/health", "/v1/models"], "{engine:?}");
+        }
+    }
+
+    #[test]
+    #[contract("B1")]
+    fn the_workers_own_path_beats_the_global_one_which_beats_the_types() {
+        assert_eq!(check(None, None, Some("/up")).paths(Engine::Vllm), ["/up", "/v1/models"]);
+        assert_eq!(check(Some("/own"), None, Some("/up")).paths(Engine::Vllm), ["/own", "/v1/models"]);
+        assert_eq!(check(Some("/own"), Some(&["/b"]), Some("/up")).paths(Engine::Vllm), ["/own", "/b"]);
+        assert_eq!(check(Some("/own"), Some(&[]), None).paths(Engine::Vllm), ["/own"]);
+    }
+}

@@ -1,0 +1,13 @@
+//! Asking a worker what it is. Every answer is capped and read defensively; a missing one costs only what it would
+//! have told.
+
+pub(crate) mod ask;
+pub(crate) mod event_endpoints;
+pub(crate) mod health_check;
+mod identity;
+pub(crate) mod metrics_text;
+pub(crate) mod model_list;
+
+pub(crate) use ask::{Asker, Trouble};
+pub(crate) use health_check::HealthCheck;
+pub(crate) use identity::{Identity, engine_load, identify, list_models};

@@ -1,0 +1,132 @@
+//! The fleet at one moment: what every request reads.
+//!
+//! A snapshot is immutable and cheap to take (one atomic load). It knows who may serve which model; it does not know
+//! load or cache content, which belong to the router and the index.
+//!
+//! **Invariant**: a candidate of a model is in state `ready`, unless the model's `panic` says that none is and the last
+//! good set is offered instead (a probe may be wrong, a request is proof).
+
+use std::{collections::HashMap, sync::Arc};
+
+use kv_blocks::{BlockSize, Identity, Namespace, Target, WorkerId};
+
+use crate::{CacheSource, ModelArtefacts, RankView, WorkerState, WorkerView};
+
+/// Workers and models at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// All workers, in the order of the configuration.
+    pub workers: Vec<Arc<WorkerView>>,
+    /// Every model id that requests may name: base models, aliases and adapters.
+    pub models: HashMap<Arc<str>, Arc<ModelView>>,
+}
+
+/// Who may serve one model id.
+#[derive(Clone, Debug)]
+pub struct ModelView {
+    /// The id requests use.
+    pub id: Arc<str>,
+    /// Where requests may go now.
+    pub candidates: Vec<ModelCandidate>,
+    /// Targets that list the model and may not be used now.
+    pub unusable: Vec<Unusable>,
+    /// No worker of this model is ready, and `candidates` is the last good set (receipt method `panic`).
+    pub panic: bool,
+    /// Tokenizer and template, shared by all workers of the model.
+    pub artefacts: Arc<ModelArtefacts>,
+    /// Longest prompt plus reply in tokens: the smallest among its workers.
+    pub max_model_len: Option<u32>,
+}
+
+/// One target that may serve a model.
+#[derive(Clone, Debug)]
+pub struct ModelCandidate {
+    /// Worker and rank.
+    pub target: Target,
+    /// The worker.
+    pub worker: Arc<WorkerView>,
+    /// Base model, as its cache namespaces name it.
+    pub namespace_model: Arc<str>,
+    /// The adapter, when the requested id is one.
+    pub lora: Option<Arc<str>>,
+}
+
+impl ModelCandidate {
+    /// The namespace of a request's blocks on this target.
+    pub fn namespace(&self, salt: Option<Arc<str>>, identity: Identity) -> Namespace {
+        Namespace {
+            model: Arc::clone(&self.namespace_model),
+            lora: self.lora.clone(),
+            salt,
+            block_size: self.worker.block_size,
+            identity,
+        }
+    }
+
+    /// What is known of this rank's cache and event stream.
+    pub fn rank(&self) -> RankView {
+        self.worker.ranks.get(self.target.rank.0 as usize).copied().unwrap_or_default()
+    }
+
+    /// Where knowledge of this target's cache comes from.
+    pub fn cache(&self) -> CacheSource {
+        self.rank().cache
+    }
+
+    /// State of its event stream; `None` when it has none.
+    pub fn stream_state(&self) -> Option<&'static str> {
+        self.rank().stream
+    }
+
+    /// Tokens in one block.
+    pub fn block_size(&self) -> BlockSize {
+        self.worker.block_size
+    }
+}
+
+/// A target left out before the decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unusable {
+    /// Worker and rank.
+    pub target: Target,
+    /// Its worker's name.
+    pub name: Arc<str>,
+    /// Its worker's state, never `Ready`.
+    pub state: WorkerState,
+}
+
+impl Unusable {
+    /// The word of a receipt's `excluded.reason`.
+    pub fn reason(&self) -> &'static str {
+        match self.state {
+            WorkerState::WarmingUp => "warming_up",
+            WorkerState::Draining => "draining",
+            WorkerState::Ejected => "circuit_open",
+            WorkerState::Unknown | WorkerState::Down | WorkerState::Ready => "unhealthy",
+        }
+    }
+}
+
+impl Snapshot {
+    /// The worker with this number.
+    pub fn worker(&self, id: WorkerId) -> Option<&Arc<WorkerView>> {
+        // Numbers are given in the order of the list.
+        let at = self.workers.binary_search_by_key(&id, |worker| worker.id).ok()?;
+        self.workers.get(at)
+    }
+
+    /// The worker with this name.
+    pub fn worker_named(&self, name: &str) -> Option<&Arc<WorkerView>> {
+        self.workers.iter().find(|worker| &*worker.name == name)
+    }
+
+    /// Who may serve the model with this id.
+    pub fn model(&self, id: &str) -> Option<&Arc<ModelView>> {
+        self.models.get(id)
+    }
+
+    /// Number of workers that get requests.
+    pub fn ready(&self) -> usize {
+        self.workers.iter().filter(|worker| worker.is_ready()).count()
+    }
+}

@@ -1,0 +1,237 @@
+//! Which event streams a worker has, and keeping them running.
+//!
+//! Where a stream is, in order of trust: the worker's own configuration, what the engine announces, and last the
+//! default port, if something listens there and no other worker shares the host (two engines on one machine would
+//! both be credited with the events of whichever has that port).
+
+use std::{str::FromStr, sync::Arc, time::Duration};
+
+use config::{EventSource, ReplayEndpoint};
+use event_sources::{Endpoint, SourceSettings, SourceSpec, ZmqSource};
+use kv_blocks::{DpRank, Target, WorkerId};
+use net::Address;
+use tokio::sync::watch;
+use tracing::warn;
+
+use crate::{
+    board::{Board, RankStream},
+    probe::event_endpoints::{self, EventEndpoint},
+};
+
+/// A replay without a message for this long has failed: an idle engine answers within about 0.1 s.
+const REPLAY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What decides where a worker's streams are.
+#[derive(Clone, Debug)]
+pub(crate) struct StreamSettings {
+    pub(crate) own: config::WorkerKvEvents,
+    pub(crate) all: config::KvEvents,
+    /// No other worker has the same host.
+    pub(crate) host_is_its_own: bool,
+}
+
+impl StreamSettings {
+    /// Whether events are wanted of this worker.
+    pub(crate) fn wanted(&self) -> bool {
+        self.all.enabled && self.own.source != EventSource::None
+    }
+
+    /// The streams of a worker with this many ranks. `host` is the worker's, as we reach it.
+    pub(crate) async fn find(
+        &self,
+        announced: Option<&[EventEndpoint]>,
+        host: &str,
+        ranks: u32,
+        connect_timeout: Duration,
+    ) -> Vec<EventEndpoint> {
+        if !self.wanted() {
+            return Vec::new();
+        }
+        let mut found = match (&self.own.endpoint, announced) {
+            (Some(endpoint), _) => self.configured(endpoint, announced, host, ranks),
+            (None, Some(announced)) => announced.to_vec(),
+            (None, None) if self.host_is_its_own => self.guessed(host, ranks, connect_timeout).await,
+            (None, None) => Vec::new(),
+        };
+        found.retain(|stream| stream.rank < ranks);
+        for stream in &mut found {
+            match &self.own.replay_endpoint {
+                _ if !self.all.replay => stream.replay_endpoint = None,
+                ReplayEndpoint::None => stream.replay_endpoint = None,
+                ReplayEndpoint::At(endpoint) => {
+                    stream.replay_endpoint = event_endpoints::seen_from_here(endpoint, host)
+                        .and_then(|endpoint| event_endpoints::of_rank(&endpoint, stream.rank));
+                }
+                ReplayEndpoint::Auto => {}
+            }
+            let topic = [&self.own.topic, &self.all.topic_filter].into_iter().find(|topic| !topic.is_empty());
+            if let Some(topic) = topic {
+                stream.topic.clone_from(topic);
+            }
+        }
+        found
+    }
+
+    fn configured(
+        &self,
+        endpoint: &str,
+        announced: Option<&[EventEndpoint]>,
+        host: &str,
+        ranks: u32,
+    ) -> Vec<EventEndpoint> {
+        // A socket of ours is bound where the configuration says, star included.
+        let base =
+            if self.own.bind { Some(endpoint.to_owned()) } else { event_endpoints::seen_from_here(endpoint, host) };
+        let Some(base) = base else { return Vec::new() };
+        let of = |rank| {
+            let told = announced.and_then(|announced| announced.iter().find(|told| told.rank == rank));
+            Some(EventEndpoint {
+                rank,
+                endpoint: event_endpoints::of_rank(&base, rank)?,
+                replay_endpoint: told.and_then(|told| told.replay_endpoint.clone()),
+                topic: String::new(),
+            })
+        };
+        (0..ranks).filter_map(of).collect()
+    }
+
+    /// The default port, where something listens; the port after it as its replay socket, where something listens and
+    /// it is no further rank's.
+    async fn guessed(&self, host: &str, ranks: u32, connect_timeout: Duration) -> Vec<EventEndpoint> {
+        let listens = async |port: u16| {
+            let address = Address::Tcp { host: host.to_owned(), port };
+            net::connect(&address, connect_timeout).await.is_ok()
+        };
+        let mut found = Vec::new();
+        for rank in 0..ranks {
+            let Some(port) = u16::try_from(rank).ok().and_then(|rank| self.all.default_port.checked_add(rank)) else {
+                break;
+            };
+            if !listens(port).await {
+                break;
+            }
+            let replay = port.checked_add(1).filter(|_| ranks == 1);
+            let replay = match replay {
+                Some(port) if listens(port).await => Some(event_endpoints::tcp(host, port)),
+                _ => None,
+            };
+            found.push(EventEndpoint {
+                rank,
+                endpoint: event_endpoints::tcp(host, port),
+                replay_endpoint: replay,
+                topic: String::new(),
+            });
+        }
+        found
+    }
+
+    fn source_settings(&self) -> SourceSettings {
+        SourceSettings {
+            max_message: self.all.max_message,
+            queue_batches: self.all.queue_batches,
+            stale_after: self.all.stale_after,
+            replay_timeout: REPLAY_TIMEOUT,
+        }
+    }
+}
+
+/// The streams of one worker as they run.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    running: Vec<EventEndpoint>,
+    model: Option<Arc<str>>,
+    changes: Vec<watch::Receiver<u64>>,
+}
+
+impl Streams {
+    /// Makes the running streams those of `wanted`: streams that stay are left alone, since they notice restarts
+    /// themselves.
+    pub(crate) async fn run(
+        &mut self,
+        board: &Board,
+        settings: &StreamSettings,
+        worker: (WorkerId, &Arc<str>),
+        model: &Arc<str>,
+        wanted: Vec<EventEndpoint>,
+    ) {
+        if self.running == wanted && self.model.as_ref() == Some(model) {
+            return;
+        }
+        self.stop(board, worker.0).await;
+        let mut streams = Vec::new();
+        for stream in &wanted {
+            match spawn(board, settings, worker, model, stream) {
+                Ok(started) => {
+                    self.changes.push(started.source.changes());
+                    streams.push(started);
+                }
+                Err(reason) => {
+                    warn!(worker = %worker.1, endpoint = %stream.endpoint, reason, "event stream not followed")
+                }
+            }
+        }
+        self.running = wanted;
+        self.model = Some(Arc::clone(model));
+        board.change(worker.0, |entry| entry.streams = streams);
+    }
+
+    /// Stops all streams and waits for their end.
+    pub(crate) async fn stop(&mut self, board: &Board, id: WorkerId) {
+        self.running.clear();
+        self.changes.clear();
+        self.model = None;
+        for stream in board.take_streams(id) {
+            stream.source.stop().await;
+        }
+        board.unclaim(id);
+    }
+
+    /// Whether any stream runs.
+    pub(crate) fn any(&self) -> bool {
+        !self.changes.is_empty()
+    }
+
+    /// Waits until a stream's state or its part of the index changed; for ever if there is none.
+    pub(crate) async fn changed(&mut self) {
+        if self.changes.is_empty() {
+            return std::future::pending().await;
+        }
+        let changes = self.changes.iter_mut().map(|change| Box::pin(change.changed()));
+        let (result, at, _) = futures_util::future::select_all(changes).await;
+        if result.is_err() {
+            // The source ended: nothing more will come of it.
+            self.changes.swap_remove(at);
+        }
+    }
+}
+
+fn spawn(
+    board: &Board,
+    settings: &StreamSettings,
+    (id, name): (WorkerId, &Arc<str>),
+    model: &Arc<str>,
+    stream: &EventEndpoint,
+) -> Result<RankStream, String> {
+    let endpoint = Endpoint::from_str(&stream.endpoint).map_err(|error| error.to_string())?;
+    let replay_endpoint = match &stream.replay_endpoint {
+        Some(replay) => Some(Endpoint::from_str(replay).map_err(|error| error.to_string())?),
+        None => None,
+    };
+    board.claim(&stream.endpoint, id).map_err(|holder| {
+        format!("worker {holder} follows the same publisher already: give each worker its own kv_events.endpoint")
+    })?;
+    let rank = DpRank(stream.rank);
+    let replay = replay_endpoint.is_some();
+    let spec = SourceSpec {
+        target: Target { worker: id, rank },
+        worker: Arc::clone(name),
+        model: Arc::clone(model),
+        endpoint,
+        replay_endpoint,
+        topic: stream.topic.clone(),
+        bind: settings.own.bind,
+        settings: settings.source_settings(),
+    };
+    let source = ZmqSource::spawn(spec, Arc::clone(&board.index), board.clock);
+    Ok(RankStream { rank, replay, source })
+}

@@ -1,0 +1,143 @@
+//! A scripted engine on a real socket: it answers paths with what the test says, and can die and come back.
+
+use std::{collections::HashMap, net::SocketAddr, sync::Arc};
+
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpSocket, TcpStream},
+    task::JoinSet,
+};
+
+/// What a path is answered with.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    Reply(u16, Vec<u8>),
+    /// The connection stays open and silent.
+    Hang,
+}
+
+#[derive(Default)]
+struct Script {
+    answers: HashMap<String, Answer>,
+    /// Request heads, oldest first.
+    heads: Vec<String>,
+}
+
+pub(crate) struct FakeEngine {
+    address: SocketAddr,
+    script: Arc<Mutex<Script>>,
+    running: Option<tokio::task::JoinHandle<()>>,
+}
+
+impl FakeEngine {
+    /// An engine that serves one model and is well.
+    pub(crate) async fn serving(model: &str) -> Self {
+        let mut engine = Self::bound().await;
+        engine.models(&[model]);
+        engine.answer("/health", 200, "");
+        engine.start().await;
+        engine
+    }
+
+    /// An engine that has a port of its own and does not listen yet.
+    pub(crate) async fn bound() -> Self {
+        let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        Self { address, script: Arc::default(), running: None }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub(crate) fn answer(&self, path: &str, status: u16, body: impl Into<Vec<u8>>) {
+        self.script.lock().answers.insert(path.to_owned(), Answer::Reply(status, body.into()));
+    }
+
+    pub(crate) fn hang(&self, path: &str) {
+        self.script.lock().answers.insert(path.to_owned(), Answer::Hang);
+    }
+
+    pub(crate) fn models(&self, ids: &[&str]) {
+        let entries: Vec<String> = ids
+            .iter()
+            .map(|id| format!(r#"{{"id":"{id}","object":"model","created":7,"owned_by":"test","max_model_len":4096}}"#))
+            .collect();
+        self.answer("/v1/models", 200, format!(r#"{{"object":"list","data":[{}]}}"#, entries.join(",")));
+    }
+
+    /// Speaks vLLM's side routes too.
+    pub(crate) fn vllm(&self, block_size: u32) {
+        self.answer("/version", 200, r#"{"version":"0.32.0"}"#);
+        self.answer(
+            "/metrics",
+            200,
+            format!(
+                "vllm:cache_config_info{{block_size=\"{block_size}\",engine=\"0\",num_gpu_blocks=\"512\"}} 1.0\n\
+                 vllm:num_requests_running{{engine=\"0\"}} 0.0\n"
+            ),
+        );
+    }
+
+    pub(crate) fn heads(&self) -> Vec<String> {
+        self.script.lock().heads.clone()
+    }
+
+    pub(crate) async fn start(&mut self) {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        socket.bind(self.address).unwrap();
+        let listener = socket.listen(64).unwrap();
+        let script = Arc::clone(&self.script);
+        self.running = Some(tokio::spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                connections.spawn(serve(stream, Arc::clone(&script)));
+            }
+        }));
+    }
+
+    /// The process dies: the port refuses and open connections are cut.
+    pub(crate) async fn die(&mut self) {
+        if let Some(running) = self.running.take() {
+            running.abort();
+            let _ = running.await;
+        }
+    }
+}
+
+impl Drop for FakeEngine {
+    fn drop(&mut self) {
+        if let Some(running) = &self.running {
+            running.abort();
+        }
+    }
+}
+
+async fn serve(mut stream: TcpStream, script: Arc<Mutex<Script>>) {
+    let mut head = Vec::new();
+    let mut chunk = [0; 4096];
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        match stream.read(&mut chunk).await {
+            Ok(0) | Err(_) => return,
+            Ok(read) => head.extend_from_slice(&chunk[..read]),
+        }
+    }
+    let head = String::from_utf8_lossy(&head).into_owned();
+    let path = head.split_whitespace().nth(1).unwrap_or("/").to_owned();
+    let answer = {
+        let mut script = script.lock();
+        script.heads.push(head);
+        script.answers.get(&path).cloned().unwrap_or(Answer::Reply(404, b"not here".to_vec()))
+    };
+    match answer {
+        Answer::Reply(status, body) => {
+            let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+            let _ = stream.write_all(head.as_bytes()).await;
+            let _ = stream.write_all(&body).await;
+            let _ = stream.shutdown().await;
+        }
+        Answer::Hang => std::future::pending().await,
+    }
+}

@@ -1,0 +1,146 @@
+//! Up, down, loading, back.
+
+use std::time::Duration;
+
+use contract_id::contract;
+use fleet::{FailureKind, WorkerState};
+
+use crate::{
+    fake_engine::FakeEngine,
+    setup::{parts, start, worker},
+};
+
+#[tokio::test]
+async fn a_worker_that_is_down_at_start_is_said_so_and_used_when_it_comes() {
+    let mut engine = FakeEngine::bound().await;
+    engine.models(&["m"]);
+    engine.answer("/health", 200, "");
+    let running = start(parts(vec![worker("w1", &engine.url())]));
+    running.fleet.first_verdicts().await;
+    let said = format!("w1 {} down connection refused: start the engine or check the url", engine.url());
+    assert_eq!(*running.verdicts.lock(), [said]);
+    assert_eq!(running.fleet.snapshot().ready(), 0);
+    assert!(running.fleet.snapshot().model("m").is_none());
+
+    engine.start().await;
+    let view = running.ready("w1").await;
+    assert_eq!(view.last_error, None);
+    let snapshot = running.fleet.snapshot();
+    assert_eq!(snapshot.model("m").unwrap().candidates[0].target.worker, view.id);
+    running.verdict(" ready openai model=m block=16(assumed) events=none replay=no tokenizer=none").await;
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+#[contract("B4")]
+async fn a_refused_request_takes_the_worker_out_at_once_and_a_restart_brings_it_back() {
+    let mut engine = FakeEngine::serving("m").await;
+    let running = start(parts(vec![worker("w1", &engine.url())]));
+    let view = running.ready("w1").await;
+
+    engine.die().await;
+    running.fleet.report_failure(view.id, FailureKind::Refused);
+    // No waiting here: the very next decision must see it.
+    let snapshot = running.fleet.snapshot();
+    assert_eq!(snapshot.workers[0].state, WorkerState::Down);
+    assert!(snapshot.model("m").unwrap().candidates.is_empty());
+    assert_eq!(snapshot.model("m").unwrap().unusable[0].reason(), "unhealthy");
+    running.verdict(" down connection refused").await;
+
+    engine.start().await;
+    let back = running.ready("w1").await;
+    assert_eq!(back.id, view.id);
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_restart_with_another_model_is_never_sent_the_old_ones_requests() {
+    let mut engine = FakeEngine::serving("old").await;
+    let running = start(parts(vec![worker("w1", &engine.url())]));
+    let view = running.ready("w1").await;
+    engine.die().await;
+    running.fleet.report_failure(view.id, FailureKind::Refused);
+    engine.models(&["new"]);
+    engine.start().await;
+    running.ready("w1").await;
+    let snapshot = running.fleet.snapshot();
+    assert!(snapshot.model("old").is_none());
+    assert_eq!(&*snapshot.model("new").unwrap().candidates[0].namespace_model, "new");
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+#[contract("CH3", "CH4", "CH5")]
+async fn a_loading_worker_gets_nothing_until_it_has_loaded() {
+    let engine = FakeEngine::serving("m").await;
+    engine.answer("/health", 503, "loading");
+    let running = start(parts(vec![worker("w1", &engine.url())]));
+    running.verdict(" warming_up answered /health with 503: the engine is loading, wait").await;
+    assert_eq!(running.fleet.snapshot().ready(), 0);
+    engine.answer("/health", 200, "");
+    running.ready("w1").await;
+
+    // A worker in use that says it loads again leaves at once, and a request's 503 makes us ask.
+    engine.answer("/health", 503, "loading");
+    running.fleet.report_failure(running.fleet.snapshot().workers[0].id, FailureKind::Unavailable);
+    running.until("warming up", |snapshot| snapshot.workers[0].state == WorkerState::WarmingUp).await;
+    assert_eq!(running.fleet.snapshot().model("m").unwrap().unusable[0].reason(), "warming_up");
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+#[contract("CH7")]
+async fn a_missing_health_path_is_replaced_by_the_next_one_and_any_other_status_is_not() {
+    let plain = FakeEngine::serving("m").await;
+    plain.answer("/health", 404, "");
+    let broken = FakeEngine::serving("m").await;
+    broken.answer("/health", 500, "");
+    let running = start(parts(vec![worker("plain", &plain.url()), worker("broken", &broken.url())]));
+    running.ready("plain").await;
+    running.verdict(" down answered /health with 500: look at the engine's log").await;
+    assert!(!broken.heads().iter().any(|head| head.starts_with("GET /v1/models ")));
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_accepts_and_never_answers_holds_up_nobody() {
+    let stuck = FakeEngine::serving("m").await;
+    stuck.hang("/health");
+    let well = FakeEngine::serving("m").await;
+    let mut parts = parts(vec![worker("stuck", &stuck.url()), worker("well", &well.url())]);
+    parts.health_checks.timeout = Duration::from_millis(300);
+    let running = start(parts);
+    running.ready("well").await;
+    running.verdict("down did not answer /health within 300ms").await;
+    tokio::time::timeout(Duration::from_secs(10), running.fleet.stop()).await.expect("stopping waits for no worker");
+}
+
+#[tokio::test]
+async fn stopping_in_the_middle_of_a_check_does_not_wait_for_its_answer() {
+    let stuck = FakeEngine::serving("m").await;
+    stuck.hang("/health");
+    let mut parts = parts(vec![worker("stuck", &stuck.url())]);
+    parts.health_checks.timeout = Duration::from_secs(3600);
+    let running = start(parts);
+    while stuck.heads().is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::timeout(Duration::from_secs(10), running.fleet.stop()).await.expect("the check is dropped");
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+async fn nonsense_is_a_reason_not_to_use_a_worker_and_never_more() {
+    for (body, said) in [
+        ("<html>hello</html>".to_owned(), "something else than a model list"),
+        (r#"{"object":"list","data":[]}"#.to_owned(), "lists no model"),
+        ("x".repeat(5 << 20), "more than 4194304 bytes"),
+    ] {
+        let engine = FakeEngine::serving("m").await;
+        engine.answer("/v1/models", 200, body);
+        let running = start(parts(vec![worker("w1", &engine.url())]));
+        running.verdict(said).await;
+        assert_eq!(running.fleet.snapshot().workers[0].state, WorkerState::Down);
+        running.fleet.stop().await;
+    }
+}

@@ -1,0 +1,154 @@
+//! A fleet over given engines, and waiting for what it finds.
+
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
+
+use config::{
+    BlockHashKind, ChatTemplate, CheckMethod, CircuitBreaker, EventSource, HealthCheck, HealthChecks, KvEvents, Model,
+    Models, Prediction, ReplayEndpoint, Tokenizer, Worker, WorkerKvEvents,
+};
+use fleet::{Fleet, FleetParts, HubCache, Snapshot, WorkerView};
+use kv_blocks::{Role, Tier};
+use kv_index::{IndexSettings, KvIndex};
+use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
+
+/// Long enough for a loaded machine; a test that has to wait this long fails.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) fn worker(name: &str, url: &str) -> Worker {
+    Worker {
+        name: name.to_owned(),
+        url: url.to_owned(),
+        engine: None,
+        models: Vec::new(),
+        role: Role::Unified,
+        weight: 1.0,
+        api_key: None,
+        block_size: None,
+        dp_ranks: None,
+        health_check: HealthCheck {
+            endpoint: None,
+            fallback_endpoints: None,
+            method: CheckMethod::Get,
+            body: None,
+            accept_status: vec![200],
+            warmup_status: vec![503],
+            timeout: None,
+        },
+        kv_events: WorkerKvEvents {
+            source: EventSource::Auto,
+            endpoint: None,
+            replay_endpoint: ReplayEndpoint::Auto,
+            topic: String::new(),
+            bind: false,
+        },
+        allow_tiers: vec![Tier::Device, Tier::Host, Tier::Disk],
+    }
+}
+
+pub(crate) fn models(tokenizer: Tokenizer) -> Models {
+    Models { defaults: Model { tokenizer, chat_template: ChatTemplate::Auto }, entries: Default::default() }
+}
+
+pub(crate) fn parts(workers: Vec<Worker>) -> FleetParts {
+    let few = |number| NonZeroU32::new(number).unwrap();
+    FleetParts {
+        workers,
+        models: models(Tokenizer::Auto),
+        kv_events: KvEvents {
+            enabled: true,
+            memory_budget: 1 << 26,
+            block_hash: BlockHashKind::Xxh3,
+            block_hash_seed: 1337,
+            // Nothing listens on port 1: no test follows a stranger's stream.
+            default_port: 1,
+            topic_filter: String::new(),
+            replay: true,
+            max_message: 1 << 20,
+            queue_batches: 1024,
+            max_events_per_second: 1_000_000,
+            stale_after: Duration::from_secs(60),
+            prediction: Prediction { ttl: Duration::from_secs(120), max_blocks: 1024, prune_target_ratio: 0.8 },
+        },
+        health_checks: HealthChecks {
+            enabled: true,
+            interval: Duration::from_secs(30),
+            timeout: Duration::from_secs(10),
+            unhealthy_threshold: few(3),
+            healthy_threshold: few(2),
+            endpoint: None,
+            warmup_check_interval: Duration::from_millis(100),
+            max_warmup_duration: Duration::from_secs(300),
+            recovery_interval: Duration::from_millis(50),
+            recovery_max_interval: Duration::from_millis(200),
+        },
+        circuit_breaker: CircuitBreaker {
+            enabled: true,
+            consecutive_failures: few(5),
+            sweep: Duration::from_secs(10),
+            ejection: Duration::from_secs(30),
+            max_ejected_ratio: 0.5,
+        },
+        connect_timeout: Duration::from_secs(1),
+        hub_cache: HubCache::default(),
+        index: Arc::new(KvIndex::new(IndexSettings::default())),
+        clock: net::Clock::system(),
+        on_verdict: Arc::new(|_| ()),
+    }
+}
+
+/// A running fleet, the verdicts it said and its metrics.
+pub(crate) struct Running {
+    pub(crate) fleet: Fleet,
+    pub(crate) verdicts: Arc<Mutex<Vec<String>>>,
+    pub(crate) registry: Registry,
+}
+
+pub(crate) fn start(mut parts: FleetParts) -> Running {
+    let verdicts: Arc<Mutex<Vec<String>>> = Arc::default();
+    let said = Arc::clone(&verdicts);
+    parts.on_verdict = Arc::new(move |verdict| said.lock().push(verdict.to_string()));
+    let mut registry = Registry::default();
+    let fleet = Fleet::start(parts, &mut registry).unwrap();
+    Running { fleet, verdicts, registry }
+}
+
+impl Running {
+    /// Polls until the snapshot is as wanted.
+    pub(crate) async fn until(&self, what: &str, wanted: impl Fn(&Snapshot) -> bool) -> Arc<Snapshot> {
+        let waited = tokio::time::timeout(PATIENCE, async {
+            loop {
+                let snapshot = self.fleet.snapshot();
+                if wanted(&snapshot) {
+                    return snapshot;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        waited.await.unwrap_or_else(|_| panic!("never came: {what}; last: {:#?}", self.fleet.snapshot().workers))
+    }
+
+    pub(crate) async fn ready(&self, name: &str) -> Arc<WorkerView> {
+        let snapshot =
+            self.until("ready", |snapshot| snapshot.worker_named(name).is_some_and(|worker| worker.is_ready())).await;
+        Arc::clone(snapshot.worker_named(name).unwrap())
+    }
+
+    pub(crate) async fn verdict(&self, wanted: &str) -> String {
+        let waited = tokio::time::timeout(PATIENCE, async {
+            loop {
+                if let Some(said) = self.verdicts.lock().iter().find(|said| said.contains(wanted)) {
+                    return said.clone();
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        waited.await.unwrap_or_else(|_| panic!("never said: {wanted}; said: {:#?}", self.verdicts.lock()))
+    }
+
+    pub(crate) fn metrics(&self) -> String {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
+        text
+    }
+}

@@ -1,0 +1,122 @@
+//! Where a model's tokenizer comes from.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use config::Tokenizer;
+use fleet::{HubCache, TokenizerSource, artefacts::check_dir};
+
+use crate::{
+    fake_engine::FakeEngine,
+    setup::{models, parts, start, worker},
+};
+
+fn fixture() -> PathBuf {
+    fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/vllm-real/tiny-qwen")).unwrap()
+}
+
+fn copy_to(dir: &Path) {
+    fs::create_dir_all(dir).unwrap();
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        fs::copy(fixture().join(name), dir.join(name)).unwrap();
+    }
+}
+
+async fn engine_with_root(root: &str) -> FakeEngine {
+    let engine = FakeEngine::serving("m").await;
+    let body = serde_json::json!({"data": [{"id": "m", "root": root}]});
+    engine.answer("/v1/models", 200, body.to_string());
+    engine
+}
+
+#[tokio::test]
+async fn the_models_own_directory_is_used_and_loaded_once_for_all_its_workers() {
+    let root = fixture().display().to_string();
+    let engines = [engine_with_root(&root).await, engine_with_root(&root).await];
+    let running = start(parts(vec![worker("w1", &engines[0].url()), worker("w2", &engines[1].url())]));
+    running.verdict("w1 ").await;
+    let said = running.verdict("w2 ").await;
+    assert!(said.ends_with("tokenizer=exact"), "{said}");
+    let snapshot = running.fleet.snapshot();
+    let found = &snapshot.model("m").unwrap().artefacts;
+    assert_eq!(found.source, TokenizerSource::Dir(fixture()));
+    let prompt = found.prompt.as_ref().unwrap();
+    assert!(!prompt.text_tokens("hello", false).unwrap().is_empty());
+    // The snapshot and each worker's record share one object; a second load would be a second one.
+    assert_eq!(Arc::strong_count(prompt), 2);
+    let report = &snapshot.model_reports()[0];
+    assert_eq!((report.tokenizer.source, report.tokenizer.engine), ("dir", "tokenizers"));
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+async fn the_hub_cache_is_searched_for_the_root_and_nothing_is_downloaded() {
+    let hub = tempfile::tempdir().unwrap();
+    let dir = hub.path().join("models--org--tiny/snapshots/abc");
+    copy_to(&dir);
+    let engine = engine_with_root("org/tiny").await;
+    let mut parts = parts(vec![worker("w1", &engine.url())]);
+    parts.hub_cache = HubCache(Some(hub.path().to_owned()));
+    let running = start(parts);
+    running.ready("w1").await;
+    let snapshot = running.fleet.snapshot();
+    assert_eq!(snapshot.model("m").unwrap().artefacts.source, TokenizerSource::Dir(dir));
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+async fn our_own_engine_serves_its_tokenizer_as_files() {
+    let engine = FakeEngine::serving("m").await;
+    engine.answer("/sim/tokenizer.json", 200, fs::read(fixture().join("tokenizer.json")).unwrap());
+    engine.answer("/sim/tokenizer_config.json", 200, fs::read(fixture().join("tokenizer_config.json")).unwrap());
+    let running = start(parts(vec![worker("w1", &engine.url())]));
+    let said = running.verdict("w1 ").await;
+    assert!(said.ends_with("tokenizer=exact"), "{said}");
+    assert_eq!(running.fleet.snapshot().model("m").unwrap().artefacts.source, TokenizerSource::Engine);
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_configured_directory_beats_what_would_be_found_and_none_means_none() {
+    let own = tempfile::tempdir().unwrap();
+    copy_to(own.path());
+    let engine = engine_with_root(&fixture().display().to_string()).await;
+    for (tokenizer, source) in [
+        (Tokenizer::Directory(own.path().to_owned()), TokenizerSource::Dir(own.path().to_owned())),
+        (Tokenizer::None, TokenizerSource::None),
+    ] {
+        let mut parts = parts(vec![worker("w1", &engine.url())]);
+        parts.models = models(tokenizer);
+        let running = start(parts);
+        running.ready("w1").await;
+        assert_eq!(running.fleet.snapshot().model("m").unwrap().artefacts.source, source);
+        running.fleet.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_broken_tokenizer_costs_exactness_and_not_the_worker() {
+    let engine = FakeEngine::serving("m").await;
+    engine.answer("/sim/tokenizer.json", 200, "{\"broken\":");
+    let running = start(parts(vec![worker("w1", &engine.url())]));
+    let said = running.verdict(" ready ").await;
+    assert!(said.ends_with("tokenizer=none"), "{said}");
+    let snapshot = running.fleet.snapshot();
+    assert!(snapshot.model("m").unwrap().artefacts.problem.as_ref().unwrap().contains("cannot be loaded"));
+    running.fleet.stop().await;
+}
+
+#[test]
+fn a_configured_directory_is_checked_with_a_message_that_says_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let says = |path: &Path| check_dir(path).unwrap_err().to_string();
+    assert!(says(&dir.path().join("gone")).contains("does not exist"));
+    assert!(says(dir.path()).contains("has no tokenizer.json"));
+    fs::write(dir.path().join("tokenizer.json"), "{").unwrap();
+    assert!(says(dir.path()).contains("cannot be loaded"));
+    assert!(says(&dir.path().join("tokenizer.json")).contains("is not a directory"));
+    check_dir(&fixture()).unwrap();
+}

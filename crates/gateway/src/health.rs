@@ -1,0 +1,59 @@
+//! Health, liveness and readiness of the router itself.
+
+use serde::Serialize;
+
+use crate::Gateway;
+
+/// `GET /health`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Health {
+    status: &'static str,
+    workers: Workers,
+    degraded: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Workers {
+    ready: usize,
+    total: usize,
+}
+
+/// `GET /livez` and `GET /readyz`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Probe {
+    status: &'static str,
+    pub(crate) reasons: Vec<&'static str>,
+}
+
+impl Gateway {
+    pub(crate) fn health(&self) -> Health {
+        let snapshot = self.fleet.snapshot();
+        let (ready, total) = (snapshot.ready(), snapshot.workers.len());
+        let mut degraded: Vec<String> = snapshot
+            .models
+            .values()
+            .filter(|model| model.artefacts.problem.is_some())
+            .map(|model| format!("tokenizer:{}", model.id))
+            .collect();
+        degraded.sort();
+        let status = match (ready, degraded.is_empty()) {
+            (0, _) => "unavailable",
+            (ready, true) if ready == total => "ok",
+            _ => "degraded",
+        };
+        Health { status, workers: Workers { ready, total }, degraded }
+    }
+
+    #[expect(clippy::unused_self, reason = "the answer being given at all is what it says")]
+    pub(crate) fn live(&self) -> Probe {
+        Probe { status: "ok", reasons: Vec::new() }
+    }
+
+    pub(crate) fn ready(&self) -> Probe {
+        if self.fleet.snapshot().ready() > 0 {
+            Probe { status: "ok", reasons: Vec::new() }
+        } else {
+            Probe { status: "unavailable", reasons: vec!["no usable worker"] }
+        }
+    }
+}

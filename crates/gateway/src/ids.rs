@@ -1,0 +1,82 @@
+//! Identifiers and per-request randomness.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use http::{HeaderMap, HeaderValue};
+
+/// The header that carries a request's id, both ways.
+pub(crate) const REQUEST_ID: &str = "x-request-id";
+
+/// Draws ids. All of them come from one counter through a bijection, so none comes twice in a process's life.
+#[derive(Debug)]
+pub(crate) struct Ids {
+    seed: u64,
+    next: AtomicU64,
+}
+
+impl Ids {
+    /// A series seeded by the system's randomness.
+    pub(crate) fn new() -> Self {
+        Self { seed: RandomState::new().hash_one("warmroute"), next: AtomicU64::new(0) }
+    }
+
+    /// A number that no other call returns; also good as a random draw.
+    pub(crate) fn draw(&self) -> u64 {
+        let step = self.next.fetch_add(1, Ordering::Relaxed);
+        mix(self.seed.wrapping_add(step.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+    }
+
+    /// The client's request id where it is usable, else a new one.
+    pub(crate) fn request_id(&self, headers: &HeaderMap) -> Box<str> {
+        headers
+            .get(REQUEST_ID)
+            .and_then(usable)
+            .map_or_else(|| format!("req-{:016x}", self.draw()).into_boxed_str(), Into::into)
+    }
+}
+
+/// 1 to 128 visible ASCII characters: nothing that could break a header, a log line or a page.
+fn usable(value: &HeaderValue) -> Option<&str> {
+    let bytes = value.as_bytes();
+    let fine = (1..=128).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic);
+    if fine { value.to_str().ok() } else { None }
+}
+
+/// The finalizer of SplitMix64: a bijection on 64 bits.
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn no_id_comes_twice() {
+        let ids = Ids::new();
+        let drawn: HashSet<u64> = (0..10_000).map(|_| ids.draw()).collect();
+        assert_eq!(drawn.len(), 10_000);
+    }
+
+    #[test]
+    fn a_client_id_is_kept_only_if_it_cannot_break_a_line() {
+        let ids = Ids::new();
+        let with = |value: &[u8]| {
+            let mut headers = HeaderMap::new();
+            headers.insert(REQUEST_ID, HeaderValue::from_bytes(value).unwrap());
+            ids.request_id(&headers)
+        };
+        assert_eq!(&*with(b"my-id-1"), "my-id-1");
+        for bad in [b"".as_slice(), b"two words", b"tab\there", &[0xe4; 4], &[b'a'; 129]] {
+            let made = with(bad);
+            assert!(made.starts_with("req-") && made.len() == 20, "{made}");
+        }
+    }
+}

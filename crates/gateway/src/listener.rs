@@ -1,0 +1,111 @@
+//! The data listener: accepts connections, speaks HTTP/1 with hard limits, and drains.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use hyper::{Request, body::Incoming, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::JoinSet,
+};
+
+use crate::{Gateway, request};
+
+/// How a drain ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drained {
+    /// Connections that still carried a request when the time was up, and were cut.
+    pub cut: usize,
+}
+
+/// What the listener is told from outside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Accept and serve.
+    #[default]
+    Run,
+    /// Accept nothing new, let running requests end.
+    Drain,
+    /// Cut what still runs.
+    Cut,
+}
+
+/// Largest head that is read at all, in bytes; the configured limit is checked on what was read, with a proper error.
+const READ_BUFFER: usize = 64 * 1024;
+/// Pause after an accept that failed for want of descriptors: a busy loop would take the core from running streams.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves `listener` until `phase` says so, then lets running requests end for at most `drain_timeout`.
+pub async fn serve(
+    gateway: Arc<Gateway>,
+    listener: net::Listener,
+    mut phase: watch::Receiver<Phase>,
+    drain_timeout: Duration,
+) -> Drained {
+    let room = Arc::new(Semaphore::new(gateway.limits.max_connections));
+    let mut connections = JoinSet::new();
+    loop {
+        // At the limit new connections wait in the kernel's backlog: nothing is accepted only to be refused.
+        let permit = tokio::select! {
+            permit = Arc::clone(&room).acquire_owned() => permit.ok(),
+            () = reached(&mut phase, Phase::Drain) => break,
+        };
+        let stream = tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok(stream) => stream,
+                Err(error) => {
+                    tracing::warn!(%error, "accept failed, pausing");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            },
+            () = reached(&mut phase, Phase::Drain) => break,
+        };
+        while connections.try_join_next().is_some() {}
+        let (gateway, phase) = (Arc::clone(&gateway), phase.clone());
+        connections.spawn(async move {
+            connection(gateway, stream, phase).await;
+            drop(permit);
+        });
+    }
+    drop(listener);
+    tokio::select! {
+        () = async { while connections.join_next().await.is_some() {} } => return Drained { cut: 0 },
+        () = tokio::time::sleep(drain_timeout) => {}
+        () = reached(&mut phase, Phase::Cut) => {}
+    }
+    let cut = connections.len();
+    connections.shutdown().await;
+    Drained { cut }
+}
+
+/// Resolves when the phase is `at` or later; a controller that went away means the end.
+async fn reached(phase: &mut watch::Receiver<Phase>, at: Phase) {
+    drop(phase.wait_for(|phase| *phase >= at).await);
+}
+
+async fn connection(gateway: Arc<Gateway>, stream: net::Stream, mut phase: watch::Receiver<Phase>) {
+    let limits = &gateway.limits;
+    let service = service_fn(|request: Request<Incoming>| {
+        let gateway = Arc::clone(&gateway);
+        async move { Ok::<_, Infallible>(request::answer(gateway, request).await) }
+    });
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.keep_alive)
+        .max_headers(limits.max_headers)
+        .max_buf_size(READ_BUFFER);
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let result = tokio::select! {
+        result = connection.as_mut() => result,
+        () = reached(&mut phase, Phase::Drain) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(%error, "client connection ended");
+    }
+}

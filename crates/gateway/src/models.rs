@@ -1,0 +1,44 @@
+//! The models that can be asked for.
+
+use std::sync::Arc;
+
+use dialect::{ApiError, ErrorCode};
+use fleet::{ModelView, Snapshot};
+use serde_json::Value;
+
+use crate::{Gateway, request};
+
+impl Gateway {
+    /// Who serves the model a request names.
+    pub(crate) fn model(&self, snapshot: &Snapshot, id: &str) -> Result<Arc<ModelView>, ApiError> {
+        if let Some(model) = snapshot.model(id) {
+            return Ok(Arc::clone(model));
+        }
+        // Workers that have never answered may serve anything: the model is not known to be missing.
+        if snapshot.workers.iter().any(|worker| worker.models.is_empty()) {
+            return Err(request::no_worker());
+        }
+        Err(not_found(id))
+    }
+
+    /// `GET /v1/models`.
+    pub(crate) fn model_list(&self) -> Value {
+        serde_json::to_value(self.fleet.snapshot().model_list()).unwrap_or_default()
+    }
+
+    /// `GET /v1/models/{id}`.
+    pub(crate) fn one_model(&self, id: &str) -> Result<Value, ApiError> {
+        let snapshot = self.fleet.snapshot();
+        let listed = snapshot.model_list().data.into_iter().find(|model| &*model.id == id);
+        listed.and_then(|model| serde_json::to_value(model).ok()).ok_or_else(|| not_found(id))
+    }
+}
+
+fn not_found(id: &str) -> ApiError {
+    let id: String = id.chars().filter(|c| !c.is_control()).take(100).collect();
+    ApiError::new(
+        ErrorCode::ModelNotFound,
+        format!("no worker serves the model {id:?}: GET /v1/models lists those that are served"),
+    )
+    .param("model")
+}

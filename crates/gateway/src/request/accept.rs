@@ -1,0 +1,247 @@
+//! Stage 1: from bytes on a socket to a call that may be served.
+//!
+//! Route and scope first, then sizes, then the key, then the body: nothing is buffered for a caller who may not ask.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use dialect::{ApiError, ErrorCode};
+use http::{HeaderMap, Method, Uri, header, request::Parts, uri::PathAndQuery};
+use http_body_util::BodyExt;
+use hyper::body::{Body as _, Incoming};
+use kv_blocks::Moment;
+use prometheus_client::metrics::gauge::Gauge;
+use routing::Policy;
+
+use crate::{
+    Gateway,
+    keys::Presented,
+    routes::{self, Body, Found, Route, Scope},
+};
+
+/// A request whose route is known and whose caller may use it.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) request_id: Arc<str>,
+    pub(crate) received: Moment,
+    pub(crate) target: PathAndQuery,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: HeldBody,
+    pub(crate) overrides: Overrides,
+}
+
+/// What the caller asked of the decision, in headers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Overrides {
+    /// Worker name, or `name/rank`.
+    pub(crate) worker: Option<Box<str>>,
+    pub(crate) policy: Option<Policy>,
+    pub(crate) overlap_weight: Option<f64>,
+    pub(crate) temperature: Option<f64>,
+    pub(crate) priority: i32,
+}
+
+/// A request body, counted while it is held.
+#[derive(Debug)]
+pub(crate) struct HeldBody {
+    bytes: Bytes,
+    gauge: Gauge,
+}
+
+impl HeldBody {
+    /// The client's bytes; sharing them copies nothing.
+    pub(crate) fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+}
+
+impl Drop for HeldBody {
+    fn drop(&mut self) {
+        self.gauge.dec_by(i64::try_from(self.bytes.len()).unwrap_or(i64::MAX));
+    }
+}
+
+/// Longest request target, in bytes.
+const MAX_TARGET: usize = 8 * 1024;
+/// A body may take this long however small it is, and beyond it one second per KiB.
+const BODY_GRACE: Duration = Duration::from_secs(10);
+const BODY_BYTES_PER_SECOND: u64 = 1024;
+
+/// The route that answers, before anything else is looked at.
+pub(crate) fn route(parts: &Parts) -> Result<&'static Route, ApiError> {
+    let path = parts.uri.path();
+    match routes::find(&parts.method, path) {
+        Found::Route(route) => Ok(route),
+        Found::OtherMethod(route) => Err(ApiError::new(
+            ErrorCode::MethodNotAllowed,
+            format!("{} does not answer {}: use {}", route.path, parts.method, route.method),
+        )),
+        Found::Nothing => Err(ApiError::new(
+            ErrorCode::UnknownRoute,
+            format!("no route {}: the API of this router is under /v1/", printable(path)),
+        )),
+    }
+}
+
+/// Checks the head and the key, reads the body and the override headers.
+pub(crate) async fn call(
+    gateway: &Gateway,
+    parts: Parts,
+    body: Incoming,
+    route: &'static Route,
+    request_id: Arc<str>,
+    received: Moment,
+) -> Result<Call, ApiError> {
+    head_fits(&parts, gateway.limits.max_head_bytes)?;
+    host_is_plain(&parts.headers, &parts.uri)?;
+    match route.scope {
+        Scope::Public => {}
+        Scope::Inference => gateway.keys.check(Presented::of(&parts.headers))?,
+    }
+    identity_encoding(&parts.headers)?;
+    let overrides = overrides(&parts.headers)?;
+    let bytes = match route.body {
+        Body::None => Bytes::new(),
+        Body::Limited => read(body, gateway.limits.max_body_bytes).await?,
+    };
+    let gauge = gateway.metrics.held_body_bytes.clone();
+    gauge.inc_by(i64::try_from(bytes.len()).unwrap_or(i64::MAX));
+    let target = parts.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+    Ok(Call { request_id, received, target, headers: parts.headers, body: HeldBody { bytes, gauge }, overrides })
+}
+
+fn head_fits(parts: &Parts, limit: usize) -> Result<(), ApiError> {
+    let target = parts.uri.path_and_query().map_or(0, |target| target.as_str().len());
+    if target > MAX_TARGET {
+        return Err(ApiError::new(
+            ErrorCode::UriTooLong,
+            format!("the request target has {target} bytes, at most {MAX_TARGET} are accepted"),
+        ));
+    }
+    // Name, value, and the four bytes `: ` and CRLF of each line.
+    let fields: usize = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    if fields + target > limit {
+        return Err(ApiError::new(
+            ErrorCode::HeadTooLarge,
+            format!("the request head has {} bytes, at most {limit} are accepted", fields + target),
+        ));
+    }
+    Ok(())
+}
+
+/// One `Host` of host and port only. Nothing is ever decided by it, and nothing downstream gets to interpret it.
+fn host_is_plain(headers: &HeaderMap, uri: &Uri) -> Result<(), ApiError> {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let (first, second) = (hosts.next(), hosts.next());
+    let plain = |bytes: &[u8]| bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b".-_:[]~".contains(byte));
+    let fine = second.is_none()
+        && first.is_none_or(|host| !host.is_empty() && plain(host.as_bytes()))
+        && uri.authority().is_none_or(|authority| first.is_some_and(|host| host == authority.as_str()));
+    if fine {
+        return Ok(());
+    }
+    Err(ApiError::new(ErrorCode::InvalidRequest, "the Host header must be one host, with or without a port"))
+}
+
+fn identity_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
+    match headers.get(header::CONTENT_ENCODING) {
+        Some(encoding) if !encoding.as_bytes().eq_ignore_ascii_case(b"identity") => Err(ApiError::new(
+            ErrorCode::UnsupportedEncoding,
+            "the body is content-encoded: send it as it is (Content-Encoding: identity)",
+        )),
+        _ => Ok(()),
+    }
+}
+
+async fn read(mut body: Incoming, limit: usize) -> Result<Bytes, ApiError> {
+    let too_large = |size: u64| {
+        ApiError::new(
+            ErrorCode::BodyTooLarge,
+            format!("the request body has {size} bytes or more, at most {limit} are accepted"),
+        )
+    };
+    if let Some(announced) = body.size_hint().exact().filter(|size| *size > limit as u64) {
+        return Err(too_large(announced));
+    }
+    // Nearly every body comes in one or two frames: the first is kept as it is, and copied only if a second follows.
+    let mut first = Bytes::new();
+    let mut rest = BytesMut::new();
+    let started = tokio::time::Instant::now();
+    loop {
+        let size = first.len() + rest.len();
+        let allowed = BODY_GRACE + Duration::from_secs(size as u64 / BODY_BYTES_PER_SECOND);
+        let frame = tokio::time::timeout_at(started + allowed, body.frame()).await.map_err(|_| {
+            ApiError::new(
+                ErrorCode::InvalidRequest,
+                format!("the request body stopped after {size} bytes: send it at 1 KiB/s or more"),
+            )
+        })?;
+        let Some(frame) = frame else { break };
+        let frame = frame.map_err(|_| {
+            ApiError::new(ErrorCode::InvalidRequest, "the request body ended early or is not validly framed")
+        })?;
+        let Ok(data) = frame.into_data() else { continue };
+        if size + data.len() > limit {
+            return Err(too_large((size + data.len()) as u64));
+        }
+        if size == 0 {
+            first = data;
+        } else {
+            if rest.is_empty() {
+                rest.extend_from_slice(&first);
+                first = Bytes::new();
+            }
+            rest.extend_from_slice(&data);
+        }
+    }
+    Ok(if rest.is_empty() { first } else { rest.freeze() })
+}
+
+fn overrides(headers: &HeaderMap) -> Result<Overrides, ApiError> {
+    let text = |name: &'static str| -> Result<Option<&str>, ApiError> {
+        headers.get(name).map(|value| value.to_str().map_err(|_| bad(name, "?", "visible ASCII"))).transpose()
+    };
+    let number = |name: &'static str, from: f64, to: f64| -> Result<Option<f64>, ApiError> {
+        let Some(value) = text(name)? else { return Ok(None) };
+        let parsed = value.trim().parse::<f64>().ok().filter(|number| (from..=to).contains(number));
+        parsed.map(Some).ok_or_else(|| bad(name, value, &format!("a number from {from} to {to}")))
+    };
+    let policy =
+        match text("x-warmroute-policy")? {
+            None => None,
+            Some(name) => Some(name.trim().parse::<Policy>().map_err(|error| {
+                ApiError::new(ErrorCode::UnknownPolicy, error.to_string()).param("x-warmroute-policy")
+            })?),
+        };
+    let priority = match text("x-warmroute-priority")? {
+        None => 0,
+        Some(value) => value
+            .trim()
+            .parse::<i32>()
+            .ok()
+            .filter(|priority| (-100..=100).contains(priority))
+            .ok_or_else(|| bad("x-warmroute-priority", value, "an integer from -100 to 100"))?,
+    };
+    Ok(Overrides {
+        worker: text("x-warmroute-worker")?.map(|name| name.trim().into()),
+        policy,
+        overlap_weight: number("x-warmroute-overlap-weight", 0.0, 100.0)?,
+        temperature: number("x-warmroute-temperature", 0.0, 10.0)?,
+        priority,
+    })
+}
+
+fn bad(name: &'static str, value: &str, expected: &str) -> ApiError {
+    ApiError::new(ErrorCode::InvalidRequest, format!("header {name} is {:?}: expected {expected}", printable(value)))
+        .param(name)
+}
+
+/// A caller's text, short enough for a message.
+fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(100).collect()
+}
+
+/// Whether the reply must carry no body.
+pub(crate) fn is_head(method: &Method) -> bool {
+    *method == Method::HEAD
+}

@@ -1,0 +1,397 @@
+//! Stage 5: one attempt at one worker, up to the point where the client would see something.
+//!
+//! **Invariant**: nothing has been forwarded when this stage returns. What it returns is either a reply that is worth
+//! committing to, or a failure with its retry class.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use dialect::{ApiError, ErrorCode};
+use fleet::{FailureKind, WorkerView};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header, response::Parts};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use kv_blocks::{Moment, Target};
+use routing::receipt::{AttemptClass, AttemptResult};
+
+use super::{accept::Call, headers};
+use crate::{
+    Gateway,
+    upstream::{Answer, Connection, Outgoing, SendFailure},
+};
+
+/// A reply worth committing to.
+#[derive(Debug)]
+pub(crate) struct Committed {
+    pub(crate) head: Parts,
+    pub(crate) content: Content,
+}
+
+/// What is known of the reply's body at the commit point.
+#[derive(Debug)]
+pub(crate) enum Content {
+    /// All of it: the connection is already back in its pool.
+    Whole(Bytes),
+    /// Its first bytes; more follow.
+    Begun { first: Bytes, rest: Incoming, connection: Connection, kind: BodyKind },
+}
+
+/// How a body is relayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyKind {
+    /// Server-sent events: at event boundaries, and a cut ends with an error event.
+    Events,
+    /// Bytes.
+    Opaque,
+}
+
+/// An attempt that gave nothing to forward.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// `None`: not to be tried again, whatever the class table says.
+    pub(crate) class: Option<AttemptClass>,
+    /// The word in the receipt's `attempts`.
+    pub(crate) result: AttemptResult,
+    pub(crate) status: Option<u16>,
+    /// What is told to the fleet.
+    pub(crate) kind: Option<FailureKind>,
+    /// What the client gets when nothing else is tried.
+    pub(crate) reply: LastWord,
+}
+
+/// What the client gets when attempts are used up.
+#[derive(Debug)]
+pub(crate) enum LastWord {
+    /// An error of ours.
+    Error(ApiError),
+    /// The worker's own reply (a 429: the client's limit at the engine is the client's business).
+    Pass(Parts, Bytes),
+}
+
+/// Replies that are not streams are held back up to this size, so that a truncated one can still become an error.
+const HELD_REPLY: usize = 1024 * 1024;
+/// Most of an error reply that is read to keep its connection.
+const ERROR_BODY: usize = 64 * 1024;
+
+/// Sends the request to `target` and waits for something to forward, until `deadline`.
+pub(crate) async fn attempt(
+    gateway: &Gateway,
+    call: &Call,
+    worker: &WorkerView,
+    target: Target,
+    deadline: Moment,
+) -> Result<Committed, Failure> {
+    let left = deadline.since(gateway.clock.now());
+    match tokio::time::timeout(left, within(gateway, call, worker, target)).await {
+        Ok(result) => result,
+        Err(_) => Err(Failure::timeout(gateway.rules.timeout)),
+    }
+}
+
+async fn within(gateway: &Gateway, call: &Call, worker: &WorkerView, target: Target) -> Result<Committed, Failure> {
+    let outgoing = Outgoing {
+        worker: worker.id,
+        url: &worker.url,
+        request: request(call, worker, target),
+        connect_timeout: gateway.rules.connect_timeout,
+    };
+    let Answer { response, connection } =
+        gateway.pools.send(outgoing, &gateway.clock).await.map_err(Failure::of_send)?;
+    let (head, body) = response.into_parts();
+    match head.status.as_u16() {
+        200..=299 => content(gateway, worker, head, body, connection).await,
+        429 | 502 | 503 | 504 => {
+            let body = small_body(gateway, worker, body, connection).await;
+            Err(Failure::of_status(head, body))
+        }
+        400..=499 => content(gateway, worker, head, body, connection).await,
+        status @ 500..=599 => Err(Failure::internal(status)),
+        status => Err(Failure::protocol(format!("a worker answered with the unexpected status {status}"))),
+    }
+}
+
+/// The client's request as the worker gets it: the same bytes under a head of our making.
+fn request(call: &Call, worker: &WorkerView, target: Target) -> Request<Full<Bytes>> {
+    let bytes = call.body.bytes().clone();
+    let host = HeaderValue::try_from(worker.url.authority()).unwrap_or(HeaderValue::from_static("localhost"));
+    let mut fields = headers::upstream(&call.headers, host, worker.api_key.as_ref().map(|key| key.expose()));
+    fields.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
+    if let Ok(id) = HeaderValue::try_from(&*call.request_id) {
+        fields.insert(crate::ids::REQUEST_ID, id);
+    }
+    if worker.dp_ranks() > 1 {
+        fields.insert(headers::DP_RANK, HeaderValue::from(target.rank.0));
+    }
+    let mut request = Request::new(Full::new(bytes));
+    *request.method_mut() = Method::POST;
+    // The path was matched byte for byte against the route table: joined to the worker's base it is a valid target.
+    *request.uri_mut() = worker.url.path(call.target.as_str()).parse().unwrap_or_else(|_| Uri::from_static("/"));
+    *request.headers_mut() = fields;
+    request
+}
+
+/// Waits for the first bytes of a stream, or for all of a small reply.
+async fn content(
+    gateway: &Gateway,
+    worker: &WorkerView,
+    head: Parts,
+    mut body: Incoming,
+    connection: Connection,
+) -> Result<Committed, Failure> {
+    if is_event_stream(&head.headers) {
+        // The head alone is no answer yet: an engine that dies before its first event has not started to answer.
+        return match next_data(&mut body).await {
+            Some(Ok(first)) => {
+                let content = Content::Begun { first, rest: body, connection, kind: BodyKind::Events };
+                Ok(Committed { head, content })
+            }
+            None => {
+                gateway.pools.give_back(worker.id, connection, gateway.clock);
+                Ok(Committed { head, content: Content::Whole(Bytes::new()) })
+            }
+            Some(Err(_)) => Err(Failure::no_answer()),
+        };
+    }
+    let mut held = Held::default();
+    while let Some(data) = next_data(&mut body).await {
+        let Ok(data) = data else {
+            return Err(match held.len() {
+                0 => Failure::no_answer(),
+                _ => Failure::protocol("the worker's reply ended before its announced end: try again".to_owned()),
+            });
+        };
+        held.push(data);
+        if held.len() > HELD_REPLY {
+            let first = held.into_bytes();
+            return Ok(Committed {
+                head,
+                content: Content::Begun { first, rest: body, connection, kind: BodyKind::Opaque },
+            });
+        }
+    }
+    gateway.pools.give_back(worker.id, connection, gateway.clock);
+    Ok(Committed { head, content: Content::Whole(held.into_bytes()) })
+}
+
+/// Reads a short error reply to its end, so that the connection can be used again; a long one closes it.
+async fn small_body(gateway: &Gateway, worker: &WorkerView, mut body: Incoming, connection: Connection) -> Bytes {
+    let mut held = Held::default();
+    while let Some(data) = next_data(&mut body).await {
+        let Ok(data) = data else { return Bytes::new() };
+        held.push(data);
+        if held.len() > ERROR_BODY {
+            return Bytes::new();
+        }
+    }
+    gateway.pools.give_back(worker.id, connection, gateway.clock);
+    held.into_bytes()
+}
+
+pub(crate) async fn next_data(body: &mut Incoming) -> Option<hyper::Result<Bytes>> {
+    loop {
+        match body.frame().await? {
+            Ok(frame) => match frame.into_data() {
+                Ok(data) if data.is_empty() => {}
+                Ok(data) => return Some(Ok(data)),
+                Err(_trailers) => {}
+            },
+            Err(error) => return Some(Err(error)),
+        }
+    }
+}
+
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .is_some_and(|value| value.trim_start().to_ascii_lowercase().starts_with("text/event-stream"))
+}
+
+/// A body in the making: one frame is kept as it is, several are joined.
+#[derive(Debug, Default)]
+struct Held {
+    first: Bytes,
+    joined: BytesMut,
+}
+
+impl Held {
+    fn len(&self) -> usize {
+        if self.joined.is_empty() { self.first.len() } else { self.joined.len() }
+    }
+
+    fn push(&mut self, data: Bytes) {
+        if self.len() == 0 {
+            self.first = data;
+            return;
+        }
+        if self.joined.is_empty() {
+            self.joined.extend_from_slice(&self.first);
+        }
+        self.joined.extend_from_slice(&data);
+    }
+
+    fn into_bytes(self) -> Bytes {
+        if self.joined.is_empty() { self.first } else { self.joined.freeze() }
+    }
+}
+
+impl Failure {
+    fn of_send(failure: SendFailure) -> Self {
+        match failure {
+            SendFailure::NotSent { refused } => Self {
+                class: Some(AttemptClass::C0),
+                result: AttemptResult::ConnectFailed,
+                status: None,
+                kind: Some(if refused { FailureKind::Refused } else { FailureKind::ConnectTimeout }),
+                reply: LastWord::Error(no_worker()),
+            },
+            SendFailure::NoHead => Self::no_answer(),
+            SendFailure::Protocol => Self {
+                class: Some(AttemptClass::C1),
+                ..Self::protocol("a worker's reply is not valid HTTP".to_owned())
+            },
+        }
+    }
+
+    fn no_answer() -> Self {
+        Self {
+            class: Some(AttemptClass::C1),
+            result: AttemptResult::ResetBeforeHead,
+            status: None,
+            kind: Some(FailureKind::ResetBeforeHead),
+            reply: LastWord::Error(ApiError::new(
+                ErrorCode::UpstreamReset,
+                "the worker closed the connection before it answered, and no other worker could take the request: \
+                 try again",
+            )),
+        }
+    }
+
+    fn of_status(head: Parts, body: Bytes) -> Self {
+        let status = head.status;
+        let wait = retry_after(&head.headers);
+        let reply = match status {
+            StatusCode::TOO_MANY_REQUESTS => LastWord::Pass(head, body),
+            StatusCode::SERVICE_UNAVAILABLE => LastWord::Error(
+                ApiError::new(
+                    ErrorCode::Overloaded,
+                    "every worker that could take the request is busy or loading: try again",
+                )
+                .with_retry_after(wait.unwrap_or(1)),
+            ),
+            StatusCode::GATEWAY_TIMEOUT => LastWord::Error(ApiError::new(
+                ErrorCode::FirstByteTimeout,
+                "the worker gave up waiting for its own engine: try again",
+            )),
+            _ => LastWord::Error(ApiError::new(
+                ErrorCode::UpstreamProtocol,
+                "the worker could not reach its own engine: try again",
+            )),
+        };
+        let kind = match status {
+            StatusCode::SERVICE_UNAVAILABLE => Some(FailureKind::Unavailable),
+            // A worker that throttles is healthy.
+            StatusCode::TOO_MANY_REQUESTS => None,
+            _ => Some(FailureKind::Status),
+        };
+        Self {
+            class: Some(AttemptClass::C2),
+            result: AttemptResult::Status,
+            status: Some(status.as_u16()),
+            kind,
+            reply,
+        }
+    }
+
+    fn internal(status: u16) -> Self {
+        Self {
+            class: None,
+            result: AttemptResult::Status,
+            status: Some(status),
+            kind: Some(FailureKind::Status),
+            reply: LastWord::Error(
+                ApiError::new(
+                    ErrorCode::Internal,
+                    format!("the worker failed with status {status}; its own message is in its log"),
+                )
+                .with_status(status),
+            ),
+        }
+    }
+
+    fn protocol(message: String) -> Self {
+        Self {
+            class: None,
+            result: AttemptResult::Protocol,
+            status: None,
+            kind: Some(FailureKind::Protocol),
+            reply: LastWord::Error(ApiError::new(ErrorCode::UpstreamProtocol, message)),
+        }
+    }
+
+    fn timeout(limit: Duration) -> Self {
+        Self {
+            class: None,
+            result: AttemptResult::Timeout,
+            status: None,
+            kind: Some(FailureKind::FirstByteTimeout),
+            reply: LastWord::Error(ApiError::new(
+                ErrorCode::FirstByteTimeout,
+                format!("no answer within {} s (request.timeout): try again later", limit.as_secs_f64()),
+            )),
+        }
+    }
+
+    /// Seconds that the worker asked to be left alone.
+    pub(crate) fn retry_after(&self) -> Option<u32> {
+        match &self.reply {
+            LastWord::Error(error) => error.retry_after_s,
+            LastWord::Pass(head, _) => retry_after(&head.headers),
+        }
+    }
+}
+
+/// The error of a request that no worker can take.
+pub(crate) fn no_worker() -> ApiError {
+    ApiError::new(ErrorCode::NoWorker, "no worker that serves the model can be used now: try again").with_retry_after(1)
+}
+
+/// `Retry-After` in seconds; a date or nonsense counts as not sent, and nothing can ban a worker for longer than a minute.
+fn retry_after(headers: &HeaderMap) -> Option<u32> {
+    let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?;
+    Some(u32::try_from(value.trim().parse::<u64>().ok()?.min(60)).unwrap_or(60))
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    #[test]
+    #[contract("F15")]
+    fn a_worker_cannot_ban_itself_for_longer_than_a_minute() {
+        let with = |value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static(value));
+            retry_after(&headers)
+        };
+        assert_eq!(with("7"), Some(7));
+        assert_eq!(with("99999999"), Some(60));
+        assert_eq!(with("Wed, 21 Oct 2026 07:28:00 GMT"), None);
+        assert_eq!(with("-1"), None);
+    }
+
+    #[test]
+    fn a_body_in_one_frame_is_not_copied_and_several_are_joined() {
+        let frame = Bytes::from(vec![7; 10]);
+        let mut held = Held::default();
+        held.push(frame.clone());
+        assert_eq!(held.len(), 10);
+        held.push(frame.clone());
+        assert_eq!(held.into_bytes(), [7; 20].as_slice());
+        let mut one = Held::default();
+        one.push(frame.clone());
+        assert_eq!(one.into_bytes().as_ptr(), frame.as_ptr());
+    }
+}

@@ -1,0 +1,147 @@
+//! Which header fields cross the router, in both directions.
+
+use http::{
+    HeaderMap, HeaderName, HeaderValue,
+    header::{
+        AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION,
+        SERVER, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    },
+};
+
+/// Fields that belong to one connection, not to the message.
+const HOP_BY_HOP: [HeaderName; 9] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    HeaderName::from_static("http2-settings"),
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+];
+
+/// Client credentials: they were meant for the router, and an engine is a semi-trusted peer.
+const CREDENTIALS: [HeaderName; 6] = [
+    AUTHORIZATION,
+    COOKIE,
+    HeaderName::from_static("x-api-key"),
+    HeaderName::from_static("api-key"),
+    HeaderName::from_static("x-router-key"),
+    HeaderName::from_static("x-admin-key"),
+];
+
+/// The prefix of our own request and reply headers.
+const OURS: &str = "x-warmroute-";
+/// Names the rank inside a worker with data parallelism.
+pub(crate) const DP_RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
+
+/// The head of the upstream request: the client's fields in their order, less those that must not cross.
+pub(crate) fn upstream(client: &HeaderMap, host: HeaderValue, api_key: Option<&str>) -> HeaderMap {
+    let named = named_by_connection(client);
+    let mut out = HeaderMap::with_capacity(client.len() + 2);
+    out.insert(HOST, host);
+    for (name, value) in client {
+        let stays = HOP_BY_HOP.contains(name)
+            || CREDENTIALS.contains(name)
+            || [HOST, CONTENT_LENGTH, EXPECT, UPGRADE, DP_RANK].contains(name)
+            || name.as_str().starts_with(OURS)
+            || named.contains(name);
+        if !stays {
+            out.append(name, value.clone());
+        }
+    }
+    if let Some(bearer) = api_key.and_then(|key| HeaderValue::from_str(&format!("Bearer {key}")).ok()) {
+        let mut bearer = bearer;
+        bearer.set_sensitive(true);
+        out.insert(AUTHORIZATION, bearer);
+    }
+    out
+}
+
+/// The head of the client's reply: the worker's fields, less those of its connection and those about its insides.
+pub(crate) fn downstream(worker: &HeaderMap) -> HeaderMap {
+    let named = named_by_connection(worker);
+    let mut out = HeaderMap::with_capacity(worker.len() + 6);
+    for (name, value) in worker {
+        let stays = HOP_BY_HOP.contains(name)
+            || [SERVER, SET_COOKIE, UPGRADE, HeaderName::from_static("x-powered-by")].contains(name)
+            || name.as_str() == crate::ids::REQUEST_ID
+            || name.as_str().starts_with(OURS)
+            || named.contains(name);
+        if !stays {
+            out.append(name, value.clone());
+        }
+    }
+    out
+}
+
+/// Fields that `Connection` declares to be for this hop only.
+fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+    headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| HeaderName::try_from(name.trim()).ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    fn map(fields: &[(&str, &str)]) -> HeaderMap {
+        fields
+            .iter()
+            .map(|(name, value)| (HeaderName::try_from(*name).unwrap(), HeaderValue::try_from(*value).unwrap()))
+            .collect()
+    }
+
+    #[test]
+    #[contract("S27", "S28")]
+    fn credentials_and_connection_fields_stay_behind() {
+        let client = map(&[
+            ("host", "router:8080"),
+            ("authorization", "Bearer client"),
+            ("x-api-key", "client"),
+            ("cookie", "a=b"),
+            ("connection", "keep-alive, X-Secret"),
+            ("x-secret", "1"),
+            ("te", "trailers"),
+            ("x-warmroute-policy", "warm"),
+            ("user-agent", "agent/1"),
+            ("x-custom", "kept"),
+            ("traceparent", "00-1-2-01"),
+        ]);
+        let sent = upstream(&client, HeaderValue::from_static("engine:8000"), Some("worker-key"));
+        let want = map(&[
+            ("host", "engine:8000"),
+            ("user-agent", "agent/1"),
+            ("x-custom", "kept"),
+            ("traceparent", "00-1-2-01"),
+            ("authorization", "Bearer worker-key"),
+        ]);
+        assert_eq!(sent, want);
+        let without_key = upstream(&client, HeaderValue::from_static("engine:8000"), None);
+        assert!(!without_key.contains_key("authorization"));
+    }
+
+    #[test]
+    #[contract("S30")]
+    fn a_worker_cannot_speak_as_the_router() {
+        let reply = map(&[
+            ("content-type", "text/event-stream"),
+            ("content-length", "5"),
+            ("server", "uvicorn"),
+            ("set-cookie", "a=b"),
+            ("x-warmroute-worker", "forged"),
+            ("x-request-id", "theirs"),
+            ("x-engine-hint", "kept"),
+        ]);
+        let want = map(&[("content-type", "text/event-stream"), ("content-length", "5"), ("x-engine-hint", "kept")]);
+        assert_eq!(downstream(&reply), want);
+    }
+}

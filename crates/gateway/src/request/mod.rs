@@ -1,0 +1,284 @@
+//! The way of a request: one function that reads as the list of stages, and one file for each.
+//!
+//! `accept` (route, limits, key, body) -> `identify` (the prompt, in tokens or as text) -> loop { `decide` (who) ->
+//! `dispatch` (one attempt) } -> `relay` (the worker's bytes) -> `settle` (one outcome, load freed, receipt).
+//!
+//! **Invariant**: every request with a route ends in exactly one [`settle::Settle`] being dropped, on every path.
+
+mod accept;
+mod decide;
+mod dispatch;
+mod headers;
+mod identify;
+mod relay;
+mod reply;
+mod settle;
+
+use std::{panic::AssertUnwindSafe, sync::Arc};
+
+use dialect::{ApiError, Dialect, ErrorCode};
+use fleet::ModelView;
+use futures_util::FutureExt;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use kv_blocks::{Moment, Target};
+use routing::receipt::{AttemptClass, PromptNote};
+
+pub(crate) use dispatch::no_worker;
+pub(crate) use identify::Identify;
+pub(crate) use relay::StreamLimits;
+pub(crate) use reply::ReplyBody;
+
+use self::{
+    accept::Call,
+    decide::{Placed, Placement},
+    dispatch::{Content, Failure, LastWord},
+    relay::{Begun, Relay},
+    settle::{About, Settle},
+};
+use crate::{
+    Gateway,
+    routes::{Endpoint, Route},
+};
+
+/// Answers one request, whatever it is.
+pub(crate) async fn answer(gateway: Arc<Gateway>, request: Request<Incoming>) -> Response<ReplyBody> {
+    let received = gateway.clock.now();
+    let request_id: Arc<str> = gateway.ids.request_id(request.headers()).into();
+    let head_only = accept::is_head(request.method());
+    let answering = AssertUnwindSafe(routed(&gateway, request, Arc::clone(&request_id), received)).catch_unwind();
+    // A panic costs one request. Its guards have run: load, receipt and connection are settled.
+    let response = answering.await.unwrap_or_else(|_| {
+        gateway.metrics.panics.inc();
+        let error = ApiError::new(ErrorCode::Internal, "the router failed on this request; see its log");
+        reply::error(&error, &request_id)
+    });
+    if head_only { response.map(|_| ReplyBody::empty()) } else { response }
+}
+
+async fn routed(
+    gateway: &Arc<Gateway>,
+    request: Request<Incoming>,
+    request_id: Arc<str>,
+    received: Moment,
+) -> Response<ReplyBody> {
+    let (parts, body) = request.into_parts();
+    let route = match accept::route(&parts) {
+        Ok(route) => route,
+        Err(error) => return reply::error(&error, &request_id),
+    };
+    let mut settle = Settle::open(gateway, route, Arc::clone(&request_id), received);
+    let call = match accept::call(gateway, parts, body, route, Arc::clone(&request_id), received).await {
+        Ok(call) => call,
+        Err(error) => return refused(settle, &error),
+    };
+    settle.timing().accept = gateway.clock.now().ms_since(received) * 1e3;
+    let result = match route.endpoint {
+        Endpoint::Generate(dialect) => return generate(gateway, call, dialect, settle).await,
+        Endpoint::Models => Ok(reply::json(200, &gateway.model_list(), &request_id)),
+        Endpoint::Model => {
+            gateway.one_model(below(route, call.target.path())).map(|model| reply::json(200, &model, &request_id))
+        }
+        Endpoint::Health => Ok(reply::json(200, &gateway.health(), &request_id)),
+        Endpoint::Live => Ok(reply::json(200, &gateway.live(), &request_id)),
+        Endpoint::Ready => {
+            let ready = gateway.ready();
+            Ok(reply::json(if ready.reasons.is_empty() { 200 } else { 503 }, &ready, &request_id))
+        }
+    };
+    match result {
+        Ok(response) => {
+            settle.passed(response.status().as_u16());
+            response
+        }
+        Err(error) => refused(settle, &error),
+    }
+}
+
+/// What a path has below its route.
+fn below<'a>(route: &Route, path: &'a str) -> &'a str {
+    path.strip_prefix(route.path).unwrap_or_default()
+}
+
+/// The stages of a generation.
+async fn generate(gateway: &Arc<Gateway>, call: Call, dialect: Dialect, mut settle: Settle) -> Response<ReplyBody> {
+    let view = match dialect::view(dialect, call.body.bytes()) {
+        Ok(view) => view,
+        Err(error) => return refused(settle, &ApiError::from(error)),
+    };
+    let snapshot = gateway.fleet.snapshot();
+    let found = gateway.model(&snapshot, &view.model).and_then(|model| {
+        let pin = decide::pin(&snapshot, call.overrides.worker.as_deref())?;
+        Ok((model, pin))
+    });
+    let (mut model, pin) = match found {
+        Ok(found) => found,
+        Err(error) => return refused(settle, &error),
+    };
+    let prompt = gateway.identify.run(&model.artefacts, dialect, call.body.bytes(), &view).await;
+    settle.timing().render = prompt.render_us;
+    settle.timing().tokenize = prompt.tokenize_us;
+    settle.about(about(&view, &model, &call, &prompt));
+    gateway.metrics.prompt_source.get_or_create(&crate::metrics::Source { source: prompt.source.as_str() }).inc();
+    let salt: Option<Arc<str>> = view.cache_salt.as_deref().map(Arc::from);
+    let expected_output_tokens = view.max_tokens;
+    drop(view);
+
+    let deadline = call.received + gateway.rules.timeout;
+    let mut tries = Tries::default();
+    loop {
+        let placement =
+            Placement { call: &call, model: &model, prompt: &prompt, salt: salt.clone(), expected_output_tokens, pin };
+        let Placed { decision, lease } = match decide::place(gateway, &placement, &tries.excluded) {
+            Ok(placed) => placed,
+            Err(refusal) => {
+                settle.refused(refusal);
+                return last_word(
+                    settle,
+                    tries.last.map_or_else(|| LastWord::Error(dispatch::no_worker()), |it| it.reply),
+                );
+            }
+        };
+        let target = lease.target();
+        settle.placed(decision, lease);
+        let Some(worker) = model.candidates.iter().find(|candidate| candidate.target == target) else {
+            return refused(settle, &dispatch::no_worker());
+        };
+        let failure = match dispatch::attempt(gateway, &call, &worker.worker, target, deadline).await {
+            Ok(committed) => return relayed(gateway, committed, worker.worker.id, settle),
+            Err(failure) => failure,
+        };
+        settle.attempt_failed(&failure);
+        if !tries.again(gateway, &model, target, pin.is_some(), failure, deadline).await {
+            return last_word(settle, tries.last.map_or_else(|| LastWord::Error(dispatch::no_worker()), |it| it.reply));
+        }
+        // Workers may have gone or come back since: what was learned from this attempt is in the new snapshot.
+        if let Some(now) = gateway.fleet.snapshot().model(&model.id) {
+            model = Arc::clone(now);
+        }
+    }
+}
+
+fn about(view: &dialect::RequestView<'_>, model: &ModelView, call: &Call, prompt: &identify::Identified) -> About {
+    let served = model.candidates.first();
+    About {
+        model: Arc::from(&*view.model),
+        served_model: served.map(|candidate| Arc::clone(&candidate.namespace_model)),
+        lora: served.and_then(|candidate| candidate.lora.clone()),
+        stream: view.stream,
+        priority: call.overrides.priority,
+        prompt: PromptNote { source: prompt.source, tokens: prompt.tokens, new_tokens: prompt.tokens },
+    }
+}
+
+/// What was tried for one request.
+#[derive(Debug, Default)]
+struct Tries {
+    /// Targets that failed it.
+    excluded: Vec<Target>,
+    /// Attempts that sent something.
+    sends: u32,
+    /// Times the only worker was tried again.
+    again_there: u32,
+    last: Option<Failure>,
+}
+
+impl Tries {
+    /// Whether another attempt may follow, after the pause that it needs. The rule is the table in [`crate::retry`].
+    async fn again(
+        &mut self,
+        gateway: &Gateway,
+        model: &ModelView,
+        target: Target,
+        pinned: bool,
+        failure: Failure,
+        deadline: Moment,
+    ) -> bool {
+        let class = failure.class;
+        // Of several 503s the longest wait is what the client is told.
+        let failure = match self.last.take() {
+            Some(before) if before.retry_after() > failure.retry_after() && before.status == failure.status => before,
+            _ => failure,
+        };
+        let status = failure.status;
+        self.last = Some(failure);
+        let Some(class) = class else { return false };
+        if class != AttemptClass::C0 {
+            self.sends += 1;
+            if self.sends >= gateway.rules.retry.sends {
+                return false;
+            }
+        }
+        self.excluded.push(target);
+        let others = !pinned && model.candidates.iter().any(|candidate| !self.excluded.contains(&candidate.target));
+        if others {
+            return class != AttemptClass::C2 || gateway.retry_permit().is_some();
+        }
+        let alone = model.candidates.len() == 1 || pinned;
+        let may = alone && (class == AttemptClass::C1 || status == Some(503));
+        let Some(_permit) = may.then(|| gateway.retry_permit()).flatten() else { return false };
+        let pause = gateway.rules.retry.delay(self.again_there, gateway.ids.draw());
+        self.again_there += 1;
+        if gateway.clock.now() + pause >= deadline {
+            return false;
+        }
+        tokio::time::sleep(pause).await;
+        self.excluded.clear();
+        true
+    }
+}
+
+/// Commits to a reply: its head goes out, and its body carries the rest of the request with it.
+fn relayed(
+    gateway: &Arc<Gateway>,
+    committed: dispatch::Committed,
+    worker: kv_blocks::WorkerId,
+    mut settle: Settle,
+) -> Response<ReplyBody> {
+    let dispatch::Committed { head, content } = committed;
+    settle.committed(head.status.as_u16(), matches!(content, Content::Begun { .. }));
+    let streamed = matches!(content, Content::Begun { kind: dispatch::BodyKind::Events, .. });
+    let head = reply::head(&head, streamed, &settle);
+    let body = match content {
+        Content::Whole(bytes) => {
+            if let Some(chunk) = dialect::Chunk::read(&bytes) {
+                settle.note(&chunk);
+            }
+            ReplyBody::whole(bytes, settle)
+        }
+        Content::Begun { first, rest, connection, kind } => ReplyBody::Relay(Box::new(Relay::new(
+            Begun {
+                first,
+                rest,
+                connection,
+                kind,
+                worker,
+                limits: gateway.rules.stream,
+                pools: gateway.pools.clone(),
+                clock: gateway.clock,
+            },
+            settle,
+        ))),
+    };
+    reply::with_head(head, body)
+}
+
+/// The client gets an error of ours.
+fn refused(mut settle: Settle, error: &ApiError) -> Response<ReplyBody> {
+    settle.answered(error.status);
+    let mut response = reply::error(error, settle.request_id());
+    reply::explain(response.headers_mut(), &settle);
+    response
+}
+
+/// The client gets what was left when nothing more was tried.
+fn last_word(mut settle: Settle, word: LastWord) -> Response<ReplyBody> {
+    match word {
+        LastWord::Error(error) => refused(settle, &error),
+        LastWord::Pass(head, bytes) => {
+            settle.passed(head.status.as_u16());
+            let head = reply::head(&head, false, &settle);
+            reply::with_head(head, ReplyBody::whole(bytes, settle))
+        }
+    }
+}

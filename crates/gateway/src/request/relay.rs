@@ -1,0 +1,332 @@
+//! Stage 6: the worker's bytes to the client, unchanged.
+//!
+//! Of an event stream only whole events go out: the start of one is kept until its rest comes, for 50 ms at most. A
+//! stream that breaks, stalls or runs too long ends with one error event and then without a clean end, so that neither
+//! a reader of events nor a reader of HTTP can take it for whole.
+//!
+//! **Invariant**: what the client gets is a prefix of what the worker sent, cut at an event, plus at most one error
+//! event of ours. Dropping the body (the client hung up) drops the worker's connection with it.
+
+use std::{
+    collections::VecDeque,
+    io,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use dialect::{ApiError, Chunk, ErrorCode, SseEvent, SseSplitter, is_done};
+use fleet::FailureKind;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use kv_blocks::{Moment, WorkerId};
+use net::Clock;
+use tokio::time::{Sleep, sleep};
+
+use super::{dispatch::BodyKind, settle::Settle};
+use crate::upstream::{Connection, Pools};
+
+/// How long the start of an event may be kept.
+const TORN_EVENT: Duration = Duration::from_millis(50);
+/// How much of it.
+const TORN_BYTES: usize = 1024 * 1024;
+/// Pause between the error event and the unclean end: the connection flushes while it waits.
+const FLUSH: Duration = Duration::from_millis(20);
+
+/// The two limits of a running stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StreamLimits {
+    pub(crate) idle: Duration,
+    pub(crate) total: Duration,
+}
+
+/// The parts of a reply that has begun.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    pub(crate) first: Bytes,
+    pub(crate) rest: Incoming,
+    pub(crate) connection: Connection,
+    pub(crate) kind: BodyKind,
+    pub(crate) worker: WorkerId,
+    pub(crate) limits: StreamLimits,
+    pub(crate) pools: Pools,
+    pub(crate) clock: Clock,
+}
+
+/// A reply on its way. It owns everything the request still holds: the worker's connection, the load, the receipt.
+#[derive(Debug)]
+pub(crate) struct Relay {
+    upstream: Incoming,
+    connection: Option<Connection>,
+    worker: WorkerId,
+    pools: Pools,
+    clock: Clock,
+    limits: StreamLimits,
+    started: Moment,
+    /// Fires when nothing came for the idle limit, or when the start of an event was kept long enough.
+    alarm: Pin<Box<Sleep>>,
+    last_byte: Moment,
+    events: Option<Events>,
+    /// Complete bytes that may go out now.
+    ready: VecDeque<Bytes>,
+    end: End,
+    settle: Settle,
+}
+
+#[derive(Debug)]
+enum End {
+    /// More may come.
+    Open,
+    /// The worker ended its reply properly.
+    Clean,
+    /// The error event is out; the pause before the unclean end runs.
+    Breaking(Pin<Box<Sleep>>),
+    /// Over.
+    Over,
+}
+
+/// What is tracked of an event stream.
+#[derive(Debug)]
+struct Events {
+    splitter: SseSplitter,
+    torn: Vec<Bytes>,
+    torn_bytes: usize,
+    torn_since: Option<Moment>,
+    /// Part of an event is out already.
+    part_out: bool,
+}
+
+/// Why a running reply was cut by us.
+#[derive(Clone, Copy, Debug)]
+enum Cut {
+    Broken,
+    Idle,
+    TooLong,
+}
+
+impl Relay {
+    pub(crate) fn new(begun: Begun, settle: Settle) -> Self {
+        let Begun { first, rest, connection, kind, worker, limits, pools, clock } = begun;
+        let now = clock.now();
+        let mut relay = Self {
+            upstream: rest,
+            connection: Some(connection),
+            worker,
+            pools,
+            limits,
+            started: now,
+            alarm: Box::pin(sleep(limits.idle)),
+            last_byte: now,
+            events: (kind == BodyKind::Events).then(Events::new),
+            ready: VecDeque::new(),
+            end: End::Open,
+            clock,
+            settle,
+        };
+        relay.take_in(first);
+        relay
+    }
+
+    /// Sorts arriving bytes into those that may go out and those that wait.
+    fn take_in(&mut self, data: Bytes) {
+        self.last_byte = self.clock.now();
+        let Some(events) = &mut self.events else {
+            self.ready.push_back(data);
+            return;
+        };
+        let settle = &mut self.settle;
+        let pushed = events.splitter.push(&data, |event| {
+            if let SseEvent::Data { data, .. } = event {
+                note(settle, &data);
+            }
+        });
+        events.sort(data, pushed.complete, self.last_byte, &mut self.ready);
+    }
+
+    /// Time until the next thing that must happen without the worker's doing.
+    fn arm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let now = self.clock.now();
+        let idle = self.limits.idle.saturating_sub(now.since(self.last_byte));
+        let total = self.limits.total.saturating_sub(now.since(self.started));
+        let torn = self.events.as_ref().and_then(|events| events.torn_since);
+        let torn = torn.map_or(Duration::MAX, |since| TORN_EVENT.saturating_sub(now.since(since)));
+        let next = idle.min(total).min(torn);
+        self.alarm.as_mut().reset(tokio::time::Instant::now() + next);
+        self.alarm.as_mut().poll(cx)
+    }
+
+    /// Handles whatever time has run out; true if something may go out now.
+    fn alarmed(&mut self) -> bool {
+        let now = self.clock.now();
+        if now.since(self.started) >= self.limits.total {
+            self.cut(Cut::TooLong);
+            return true;
+        }
+        if now.since(self.last_byte) >= self.limits.idle {
+            self.cut(Cut::Idle);
+            return true;
+        }
+        if let Some(events) = &mut self.events
+            && events.torn_since.is_some_and(|since| now.since(since) >= TORN_EVENT)
+        {
+            events.let_go(&mut self.ready);
+            return true;
+        }
+        false
+    }
+
+    /// Ends the reply early: the error event where there is a place for one, then an unclean end.
+    fn cut(&mut self, why: Cut) {
+        // Closes the worker's connection: whatever it still computes for us, it can stop.
+        self.connection = None;
+        let (code, message, kind) = match why {
+            Cut::Broken => (
+                ErrorCode::StreamInterrupted,
+                "the worker's reply broke off: what came before this event is incomplete",
+                FailureKind::MidStream,
+            ),
+            Cut::Idle => (
+                ErrorCode::StreamIdleTimeout,
+                "the worker sent nothing for request.stream_idle_timeout: what came before this event is incomplete",
+                FailureKind::MidStream,
+            ),
+            Cut::TooLong => (
+                ErrorCode::StreamTooLong,
+                "the reply ran longer than request.stream_max_duration: what came before this event is incomplete",
+                FailureKind::MidStream,
+            ),
+        };
+        self.settle.cut(code, kind);
+        if let Some(events) = &mut self.events {
+            // The start of an event that will never be whole is no use to anybody. If part of it is out already, it is
+            // closed first, so that the error stands as an event of its own.
+            events.torn.clear();
+            events.torn_since = None;
+            let error = ApiError::new(code, message).stream_event(self.settle.request_id());
+            let lead: &[u8] = if events.part_out { b"\n\n" } else { b"" };
+            self.ready.push_back([lead, &error].concat().into());
+        }
+        self.end = End::Breaking(Box::pin(sleep(FLUSH)));
+    }
+
+    fn ended(&mut self) {
+        if let Some(events) = &mut self.events {
+            let settle = &mut self.settle;
+            events.splitter.finish(|event| {
+                if let SseEvent::Data { data, .. } = event {
+                    note(settle, &data);
+                }
+            });
+            events.let_go(&mut self.ready);
+        }
+        if let Some(connection) = self.connection.take() {
+            self.pools.give_back(self.worker, connection, self.clock);
+        }
+        self.end = End::Clean;
+    }
+}
+
+/// Reads the few facts that accounting needs from one event.
+fn note(settle: &mut Settle, data: &[u8]) {
+    // Most events are one token of text: they are not parsed at all.
+    let worth = |word: &[u8]| data.windows(word.len()).any(|window| window == word);
+    if is_done(data) || !(worth(b"\"usage\"") || worth(b"finish_reason") || worth(b"\"error\"")) {
+        return;
+    }
+    if let Some(chunk) = Chunk::read(data) {
+        settle.note(&chunk);
+    }
+}
+
+impl Events {
+    fn new() -> Self {
+        Self { splitter: SseSplitter::new(), torn: Vec::new(), torn_bytes: 0, torn_since: None, part_out: false }
+    }
+
+    /// `complete` bytes of `data` end whole events; the rest waits.
+    fn sort(&mut self, mut data: Bytes, complete: usize, now: Moment, ready: &mut VecDeque<Bytes>) {
+        if complete > 0 {
+            ready.extend(self.torn.drain(..));
+            self.torn_bytes = 0;
+            self.torn_since = None;
+            self.part_out = false;
+            ready.push_back(data.split_to(complete));
+        }
+        if data.is_empty() {
+            return;
+        }
+        self.torn_bytes += data.len();
+        self.torn.push(data);
+        self.torn_since.get_or_insert(now);
+        if self.torn_bytes > TORN_BYTES {
+            self.let_go(ready);
+        }
+    }
+
+    /// Stops waiting for the rest of an event.
+    fn let_go(&mut self, ready: &mut VecDeque<Bytes>) {
+        self.part_out |= !self.torn.is_empty();
+        ready.extend(self.torn.drain(..));
+        self.torn_bytes = 0;
+        self.torn_since = None;
+    }
+}
+
+impl Body for Relay {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        let relay = self.get_mut();
+        loop {
+            if let Some(bytes) = relay.ready.pop_front() {
+                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+            }
+            match &mut relay.end {
+                End::Open => {}
+                End::Clean => {
+                    relay.end = End::Over;
+                    relay.settle.whole();
+                    return Poll::Ready(None);
+                }
+                End::Breaking(pause) => {
+                    ready!(pause.as_mut().poll(cx));
+                    relay.end = End::Over;
+                    return Poll::Ready(Some(Err(io::Error::other("the worker's reply broke off"))));
+                }
+                End::Over => return Poll::Ready(None),
+            }
+            match Pin::new(&mut relay.upstream).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    if let Ok(data) = frame.into_data()
+                        && !data.is_empty()
+                    {
+                        relay.take_in(data);
+                    }
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    tracing::debug!(%error, "a worker's reply broke off");
+                    relay.cut(Cut::Broken);
+                }
+                Poll::Ready(None) => relay.ended(),
+                Poll::Pending => {
+                    ready!(relay.arm(cx));
+                    if !relay.alarmed() {
+                        // The alarm was early by the timer's grain: set it again.
+                        cx.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                }
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self.end, End::Over) && self.ready.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}

@@ -1,0 +1,139 @@
+//! Replies: their heads, and the bodies that are not relayed.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use dialect::ApiError;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, response::Parts};
+use http_body::{Body, Frame, SizeHint};
+use routing::receipt::Verdict;
+use serde::Serialize;
+
+use super::{headers, relay::Relay, settle::Settle};
+use crate::ids::REQUEST_ID;
+
+/// The body of a reply.
+#[derive(Debug)]
+pub(crate) enum ReplyBody {
+    /// Bytes of our own, or a worker's whole reply with the request's account, which is settled when they are out.
+    Whole(Option<Bytes>, Option<Box<Settle>>),
+    /// A worker's reply on its way.
+    Relay(Box<Relay>),
+}
+
+impl ReplyBody {
+    pub(crate) fn empty() -> Self {
+        Self::Whole(None, None)
+    }
+
+    fn own(bytes: impl Into<Bytes>) -> Self {
+        Self::Whole(Some(bytes.into()), None)
+    }
+
+    pub(crate) fn whole(bytes: Bytes, settle: Settle) -> Self {
+        Self::Whole(Some(bytes), Some(Box::new(settle)))
+    }
+}
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        match self.get_mut() {
+            Self::Whole(bytes, settle) => {
+                if let Some(mut settle) = settle.take() {
+                    settle.whole();
+                }
+                let bytes = bytes.take().filter(|bytes| !bytes.is_empty());
+                Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes))))
+            }
+            Self::Relay(relay) => Pin::new(relay.as_mut()).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            // An account that is not settled yet must be: the body is polled even if there is nothing in it.
+            Self::Whole(bytes, settle) => settle.is_none() && bytes.as_ref().is_none_or(Bytes::is_empty),
+            Self::Relay(relay) => relay.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(bytes, _) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            Self::Relay(relay) => relay.size_hint(),
+        }
+    }
+}
+
+/// The head of a reply that came from a worker.
+pub(crate) fn head(worker: &Parts, events: bool, settle: &Settle) -> (StatusCode, HeaderMap) {
+    let mut fields = headers::downstream(&worker.headers);
+    if events {
+        // A stream may grow by an error event of ours.
+        fields.remove(header::CONTENT_LENGTH);
+    }
+    insert(&mut fields, HeaderName::from_static(REQUEST_ID), settle.request_id());
+    explain(&mut fields, settle);
+    (worker.status, fields)
+}
+
+/// Our own headers: who, by what rule, under which decision, and what was expected of its cache.
+pub(crate) fn explain(fields: &mut HeaderMap, settle: &Settle) {
+    let Some(Verdict::Decided(decision)) = settle.verdict() else { return };
+    insert(fields, HeaderName::from_static("x-warmroute-worker"), &decision.winner_name);
+    insert(fields, HeaderName::from_static("x-warmroute-policy"), decision.policy.as_str());
+    insert(fields, HeaderName::from_static("x-warmroute-decision"), &settle.id().to_string());
+    let predicted = HeaderValue::from(decision.predicted_cached_tokens);
+    fields.insert("x-warmroute-predicted-cached-tokens", predicted);
+}
+
+pub(crate) fn with_head((status, fields): (StatusCode, HeaderMap), body: ReplyBody) -> Response<ReplyBody> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    *response.headers_mut() = fields;
+    response
+}
+
+/// An error in the shape of the table.
+pub(crate) fn error(error: &ApiError, request_id: &str) -> Response<ReplyBody> {
+    let mut response = bytes(error.status, error.openai_body(request_id), request_id);
+    let fields = response.headers_mut();
+    if let Some(seconds) = error.retry_after() {
+        fields.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if !error.is_retryable() {
+        fields.insert("x-should-retry", HeaderValue::from_static("false"));
+    }
+    if matches!(error.status, 408 | 413) {
+        // The body was not read to its end: what follows on this connection cannot be told apart from it.
+        fields.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+/// A JSON reply of our own.
+pub(crate) fn json(status: u16, value: &impl Serialize, request_id: &str) -> Response<ReplyBody> {
+    // Our own types have string keys and no floats that JSON lacks.
+    bytes(status, serde_json::to_vec(value).unwrap_or_default(), request_id)
+}
+
+fn bytes(status: u16, body: Vec<u8>, request_id: &str) -> Response<ReplyBody> {
+    let mut fields = HeaderMap::with_capacity(4);
+    fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    insert(&mut fields, HeaderName::from_static(REQUEST_ID), request_id);
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    with_head((status, fields), ReplyBody::own(body))
+}
+
+fn insert(fields: &mut HeaderMap, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::try_from(value) {
+        fields.insert(name, value);
+    }
+}

@@ -1,0 +1,141 @@
+//! The routes of the data listener, as data.
+//!
+//! A path that is not in the table is not proxied: engines expose control endpoints beside their API, and a catch-all
+//! would hand those to every client.
+
+use dialect::Dialect;
+use http::Method;
+
+/// What a caller must be allowed to do. Routes without a scope cannot be written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Anybody: liveness and readiness.
+    Public,
+    /// A caller who may use models.
+    Inference,
+}
+
+/// What answers a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// A generation, through the request path.
+    Generate(Dialect),
+    /// The list of models.
+    Models,
+    /// One model: the rest of the path is its id.
+    Model,
+    /// Health in some detail.
+    Health,
+    /// The process is alive.
+    Live,
+    /// Requests would be served.
+    Ready,
+}
+
+/// One route.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// The only method it answers.
+    pub method: Method,
+    /// The path; with a trailing `/` everything below it.
+    pub path: &'static str,
+    /// What answers.
+    pub endpoint: Endpoint,
+    /// Who may ask.
+    pub scope: Scope,
+    /// Whether the route reads a body.
+    pub body: Body,
+}
+
+/// Whether a route reads a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// Up to the configured limit.
+    Limited,
+    /// None is read.
+    None,
+}
+
+/// Every route, in the order of the documentation.
+pub static ROUTES: &[Route] = &[
+    generation("/v1/chat/completions", Dialect::Chat),
+    generation("/v1/completions", Dialect::Completions),
+    reading("/v1/models", Endpoint::Models, Scope::Inference),
+    reading("/v1/models/", Endpoint::Model, Scope::Inference),
+    reading("/health", Endpoint::Health, Scope::Public),
+    reading("/livez", Endpoint::Live, Scope::Public),
+    reading("/readyz", Endpoint::Ready, Scope::Public),
+];
+
+const fn generation(path: &'static str, dialect: Dialect) -> Route {
+    Route {
+        method: Method::POST,
+        path,
+        endpoint: Endpoint::Generate(dialect),
+        scope: Scope::Inference,
+        body: Body::Limited,
+    }
+}
+
+const fn reading(path: &'static str, endpoint: Endpoint, scope: Scope) -> Route {
+    Route { method: Method::GET, path, endpoint, scope, body: Body::None }
+}
+
+/// What the table says about a request line.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// A route answers.
+    Route(&'static Route),
+    /// The path exists with this other method.
+    OtherMethod(&'static Route),
+    /// No such path.
+    Nothing,
+}
+
+/// Looks a request line up. The path is matched byte for byte: nothing is decoded or normalised, so no spelling of a
+/// path can reach a handler under another path's scope.
+pub(crate) fn find(method: &Method, path: &str) -> Found {
+    let here = |route: &&Route| {
+        path == route.path
+            || (route.path.ends_with('/') && path.len() > route.path.len() && path.starts_with(route.path))
+    };
+    match ROUTES.iter().find(here) {
+        Some(route) if route.method == *method => Found::Route(route),
+        // What can be read can be probed: the body of a HEAD reply is dropped by the server.
+        Some(route) if route.method == Method::GET && *method == Method::HEAD => Found::Route(route),
+        Some(route) => Found::OtherMethod(route),
+        None => Found::Nothing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    #[test]
+    #[contract("S5")]
+    fn only_the_exact_spelling_of_a_path_finds_its_route() {
+        assert!(matches!(find(&Method::GET, "/v1/models"), Found::Route(_)));
+        for path in ["/V1/models", "//v1/models", "/v1/%6dodels", "/v1;/models", "/v1/../v1/models", "/v1/models.", ""]
+        {
+            assert!(matches!(find(&Method::GET, path), Found::Nothing), "{path}");
+        }
+    }
+
+    #[test]
+    #[contract("S43")]
+    fn control_endpoints_of_engines_are_not_routes() {
+        for path in ["/pause", "/sleep", "/update_weights", "/collective_rpc", "/reset_prefix_cache", "/invocations"] {
+            assert!(matches!(find(&Method::POST, path), Found::Nothing), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_known_path_with_another_method_is_told_apart() {
+        assert!(matches!(find(&Method::GET, "/v1/chat/completions"), Found::OtherMethod(_)));
+        assert!(matches!(find(&Method::HEAD, "/health"), Found::Route(_)));
+        assert!(matches!(find(&Method::POST, "/v1/nothing"), Found::Nothing));
+    }
+}

@@ -1,0 +1,60 @@
+//! Idle connections, per worker.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use kv_blocks::{Moment, WorkerId};
+use parking_lot::Mutex;
+
+use super::Connection;
+
+/// How long a connection may be idle before it is closed: below what engines use, so that they rarely close first.
+const IDLE_LIMIT: Duration = Duration::from_secs(20);
+/// Idle connections kept per worker. One more is closed in place of being kept.
+const PER_WORKER: usize = 512;
+
+/// The idle connections to one worker, and since when each is idle; the last one was used last.
+type Idle = Vec<(Moment, Connection)>;
+
+/// The idle connections to all workers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pools {
+    idle: Arc<Mutex<HashMap<WorkerId, Idle>>>,
+}
+
+impl Pools {
+    /// The most recently used connection that can still be used.
+    pub(crate) fn take(&self, worker: WorkerId, now: Moment) -> Option<Connection> {
+        let mut idle = self.idle.lock();
+        let kept = idle.get_mut(&worker)?;
+        kept.retain(|(since, connection)| now.since(*since) < IDLE_LIMIT && connection.is_ready());
+        kept.pop().map(|(_, connection)| connection)
+    }
+
+    /// Keeps a connection whose reply was read to its end.
+    pub(crate) fn give_back(&self, worker: WorkerId, mut connection: Connection, clock: net::Clock) {
+        if connection.is_ready() {
+            self.keep(worker, connection, clock.now());
+            return;
+        }
+        // The driver needs one more turn to see the end of the reply; it may also find that the worker closed.
+        let pools = self.clone();
+        tokio::spawn(async move {
+            if tokio::time::timeout(Duration::from_secs(1), connection.ready()).await == Ok(true) {
+                pools.keep(worker, connection, clock.now());
+            }
+        });
+    }
+
+    /// Closes the idle connections to a worker that went down or away.
+    pub(crate) fn forget(&self, worker: WorkerId) {
+        self.idle.lock().remove(&worker);
+    }
+
+    fn keep(&self, worker: WorkerId, connection: Connection, now: Moment) {
+        let mut idle = self.idle.lock();
+        let kept = idle.entry(worker).or_default();
+        if kept.len() < PER_WORKER {
+            kept.push((now, connection));
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! What goes into the state machine and what comes out.
+
+use kv_blocks::IndexUpdate;
+
+/// How a stream is followed.
+#[derive(Clone, Debug)]
+pub struct SequencerSettings {
+    /// Whether the publisher has a replay endpoint.
+    pub replay: bool,
+    /// Live batches kept while a replay runs; when full the oldest is dropped, counted, and asked for again.
+    pub max_pending_batches: usize,
+    /// Bytes of live batches kept while a replay runs; when full the oldest is dropped, counted, and asked for again.
+    pub max_pending_bytes: usize,
+}
+
+impl Default for SequencerSettings {
+    fn default() -> Self {
+        Self { replay: false, max_pending_batches: 16_384, max_pending_bytes: 64 << 20 }
+    }
+}
+
+/// Where a stream stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StreamState {
+    /// No connection.
+    Connecting,
+    /// Connected; history is being fetched.
+    Replaying,
+    /// Up to date.
+    Live,
+    /// Batches are missing and being fetched.
+    Gapped,
+    /// Following, but a replay could not be had: what is known may be incomplete or outdated.
+    Stale,
+    /// Not trusted. The sequencer does not come to this on its own.
+    Quarantined,
+}
+
+impl StreamState {
+    /// All states.
+    pub const ALL: [Self; 6] =
+        [Self::Connecting, Self::Replaying, Self::Live, Self::Gapped, Self::Stale, Self::Quarantined];
+
+    /// The name used in replies and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Replaying => "replaying",
+            Self::Live => "live",
+            Self::Gapped => "gapped",
+            Self::Stale => "stale",
+            Self::Quarantined => "quarantined",
+        }
+    }
+}
+
+/// Something that happened to the stream.
+#[derive(Clone, Copy, Debug)]
+pub enum Input<'a> {
+    /// The live socket is connected. Reported before anything that came over the connection.
+    Connected,
+    /// The live socket lost its connection. A replay that runs is given up.
+    Disconnected,
+    /// A live batch.
+    Live {
+        /// Its number, if the publisher numbers them.
+        seq: Option<u64>,
+        /// The encoded batch.
+        payload: &'a [u8],
+    },
+    /// A batch of the running replay.
+    ReplayBatch {
+        /// Its number.
+        seq: u64,
+        /// The encoded batch.
+        payload: &'a [u8],
+    },
+    /// The end marker of the running replay.
+    ReplayEnd,
+    /// The running replay could not be had: refused, timed out, broken answer.
+    ReplayFailed,
+    /// Time passed. Once a second is often enough.
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Apply to the index, and tell [`Sequencer::record`](super::Sequencer::record) what that did.
+    Apply(IndexUpdate),
+    /// Drop everything known of this target.
+    Clear,
+    /// Ask the replay endpoint and feed its answers. No other replay is running.
+    RequestReplay {
+        /// The first number wanted.
+        from: u64,
+    },
+}

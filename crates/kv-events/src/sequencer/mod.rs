@@ -1,0 +1,424 @@
+//! One stream's state: what arrived, what is missing, and what that means for the index.
+//!
+//! Publishers number their batches from 0 per process and say nothing when they restart. So a number that went down is
+//! a new life of the publisher, and so is a first number of 0 (or another batch under the last number) after the
+//! connection was lost; a number that is skipped is a gap, to be filled from the replay endpoint if there is one.
+//!
+//! The machine asks, it does not fetch: sockets, time-outs and reconnecting are the caller's. It asks for one replay at
+//! a time.
+//!
+//! **Invariant**: what is applied between two [`Action::Clear`]s is in the publisher's order, and no batch twice.
+
+mod batches;
+mod counts;
+mod input;
+mod pending;
+
+use std::{
+    hash::{DefaultHasher, Hasher},
+    time::Duration,
+};
+
+use kv_blocks::Moment;
+
+use batches::Batches;
+pub use counts::Counts;
+pub use input::{Action, Input, SequencerSettings, StreamState};
+use pending::Pending;
+
+/// First pause after a replay that could not be had; it doubles up to [`RETRY_MAX`].
+const RETRY_FIRST: Duration = Duration::from_secs(2);
+const RETRY_MAX: Duration = Duration::from_secs(60);
+
+/// The state machine of one stream.
+#[derive(Debug)]
+pub struct Sequencer {
+    settings: SequencerSettings,
+    phase: Phase,
+    /// The last batch applied of this life.
+    last: Option<Position>,
+    /// The last number seen on the live socket in this life; below it lies a restart.
+    last_live: Option<u64>,
+    /// Connected again, and not known yet whether to the same life of the publisher.
+    returning: bool,
+    /// Whether batches without a number were applied.
+    unnumbered: bool,
+    epoch: u64,
+    pending: Pending,
+    batches: Batches,
+    last_event_at: Option<Moment>,
+    retry: Option<Retry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    Connecting,
+    Replaying(Replay),
+    Following,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Replay {
+    purpose: Purpose,
+    /// How many live batches had arrived when it was asked for: what is missing in front of those, and not in the
+    /// answer, cannot be had.
+    asked_after: u64,
+}
+
+/// Why a replay runs, which is how its batches are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// Everything after the last batch applied.
+    History,
+    /// The same, in the middle of a life.
+    Gap,
+    /// The last batch applied is asked for again, to see whether the publisher still knows it as the same.
+    Recognise,
+    /// The publisher no longer knows it: what does it know?
+    Rebirth,
+    /// A replay failed earlier: start over from what the publisher still has.
+    Resync,
+    /// The answers are of no use; their end is awaited.
+    Discard,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Position {
+    seq: u64,
+    /// Of the payload, to recognise the publisher's life by.
+    digest: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Retry {
+    at: Moment,
+    pause: Duration,
+}
+
+/// What became of a live batch.
+enum Taken {
+    Done,
+    /// It must wait until a replay from there has come.
+    Missing {
+        from: u64,
+        purpose: Purpose,
+    },
+}
+
+/// What to do about missing numbers in front of a live batch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    Ask,
+    Accept,
+}
+
+impl Sequencer {
+    /// A stream nobody connected yet.
+    pub fn new(settings: SequencerSettings) -> Self {
+        Self {
+            pending: Pending::new(settings.max_pending_batches, settings.max_pending_bytes),
+            settings,
+            phase: Phase::Connecting,
+            last: None,
+            last_live: None,
+            returning: false,
+            unnumbered: false,
+            epoch: 1,
+            batches: Batches::default(),
+            last_event_at: None,
+            retry: None,
+        }
+    }
+
+    /// Takes one input; the actions are to be done in order.
+    pub fn on(&mut self, now: Moment, input: Input<'_>) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match input {
+            Input::Connected => self.connected(&mut actions),
+            Input::Disconnected => {
+                self.phase = Phase::Connecting;
+                self.pending.clear();
+            }
+            Input::Live { seq, payload } => {
+                self.last_event_at = Some(now);
+                if matches!(self.phase, Phase::Connecting) {
+                    self.connected(&mut actions);
+                }
+                self.live(seq, payload, &mut actions);
+            }
+            Input::ReplayBatch { seq, payload } => {
+                if let Phase::Replaying(replay) = self.phase {
+                    self.last_event_at = Some(now);
+                    self.replayed(replay, seq, payload, &mut actions);
+                }
+            }
+            Input::ReplayEnd => {
+                if let Phase::Replaying(replay) = self.phase {
+                    self.replay_ended(replay, &mut actions);
+                }
+            }
+            Input::ReplayFailed => {
+                if matches!(self.phase, Phase::Replaying(_)) {
+                    self.replay_failed(now, &mut actions);
+                }
+            }
+            Input::Tick => {
+                if matches!(self.phase, Phase::Following) && self.retry.is_some_and(|retry| retry.at <= now) {
+                    self.ask(0, Purpose::Resync, &mut actions);
+                }
+            }
+        }
+        actions
+    }
+
+    /// What the index did with one update that was applied, in blocks.
+    pub fn record(&mut self, applied: u32, orphans: u32, ignored: u32) {
+        self.batches.counts.record(applied, orphans, ignored);
+    }
+
+    /// Where the stream stands.
+    pub fn state(&self) -> StreamState {
+        match self.phase {
+            Phase::Connecting => StreamState::Connecting,
+            Phase::Replaying(Replay { purpose: Purpose::Gap, .. }) => StreamState::Gapped,
+            Phase::Replaying(_) => StreamState::Replaying,
+            Phase::Following if self.retry.is_some() => StreamState::Stale,
+            Phase::Following => StreamState::Live,
+        }
+    }
+
+    /// Totals so far.
+    pub fn counts(&self) -> &Counts {
+        &self.batches.counts
+    }
+
+    /// Number of the last batch applied of this life.
+    pub fn last_seq(&self) -> Option<u64> {
+        self.last.map(|last| last.seq)
+    }
+
+    /// How many lives of the publisher have been seen; 1 is the first.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// When the last batch came.
+    pub fn last_event_at(&self) -> Option<Moment> {
+        self.last_event_at
+    }
+
+    /// The publisher's wall clock in the last batch applied: with the reader's wall clock it gives the lag.
+    pub fn last_batch_ts(&self) -> Option<f64> {
+        self.batches.ts
+    }
+
+    /// Batches known of and not yet applied.
+    pub fn lag_events(&self) -> u64 {
+        match (self.pending.newest(), self.last) {
+            (Some(newest), Some(last)) => newest.saturating_sub(last.seq),
+            _ => self.pending.len() as u64,
+        }
+    }
+
+    /// The data-parallel rank the publisher last named.
+    pub fn announced_rank(&self) -> Option<u32> {
+        self.batches.rank
+    }
+
+    /// Tokens per block of the last store in the device tier: what the worker's block size must be for hits.
+    pub fn announced_block_size(&self) -> Option<u32> {
+        self.batches.block_size
+    }
+
+    /// What was last wrong with the bytes.
+    pub fn last_error(&self) -> Option<&str> {
+        self.batches.last_error.as_deref()
+    }
+
+    fn connected(&mut self, actions: &mut Vec<Action>) {
+        self.pending.clear();
+        self.returning = self.last.is_some() || self.unnumbered;
+        self.phase = Phase::Following;
+        if self.settings.replay {
+            match self.last {
+                // The last batch once more: a publisher that answers with the same bytes has not restarted.
+                Some(last) => self.ask(last.seq, Purpose::Recognise, actions),
+                None => self.ask(0, Purpose::History, actions),
+            }
+        }
+    }
+
+    fn ask(&mut self, from: u64, purpose: Purpose, actions: &mut Vec<Action>) {
+        self.phase = Phase::Replaying(Replay { purpose, asked_after: self.pending.arrivals() });
+        actions.push(Action::RequestReplay { from });
+    }
+
+    fn live(&mut self, seq: Option<u64>, payload: &[u8], actions: &mut Vec<Action>) {
+        if matches!(self.phase, Phase::Replaying(_)) {
+            self.batches.counts.dropped += self.pending.push(seq, payload);
+        } else if let Taken::Missing { from, purpose } = self.take_live(seq, payload, Missing::Ask, actions) {
+            self.batches.counts.dropped += self.pending.push(seq, payload);
+            self.ask(from, purpose, actions);
+        }
+    }
+
+    fn take_live(&mut self, seq: Option<u64>, payload: &[u8], missing: Missing, actions: &mut Vec<Action>) -> Taken {
+        let Some(seq) = seq else {
+            // Without numbers a lost connection is the only sign of a restart there can be.
+            if std::mem::take(&mut self.returning) {
+                self.restart(actions);
+            }
+            self.unnumbered = true;
+            self.batches.apply(payload, actions);
+            return Taken::Done;
+        };
+        let mut missing = missing;
+        if self.is_restart(seq, payload) {
+            self.restart(actions);
+            // Whatever is known to be lost was lost in the life before.
+            missing = Missing::Ask;
+        }
+        if let Some(last) = self.last.filter(|last| self.returning && seq > last.seq)
+            && missing == Missing::Ask
+            && self.settings.replay
+        {
+            // The number would fit the old life. Now that the publisher has something to answer, it can be told apart.
+            return Taken::Missing { from: last.seq, purpose: Purpose::Recognise };
+        }
+        self.returning = false;
+        if let Some(last) = self.last {
+            if seq <= last.seq {
+                // Either sent twice, or a replay was faster than the live socket, which is no fault.
+                let twice = self.last_live == Some(seq);
+                self.batches.counts.duplicates += u64::from(twice);
+                self.last_live = Some(seq);
+                return Taken::Done;
+            }
+            let expected = last.seq.saturating_add(1);
+            if seq > expected {
+                if missing == Missing::Ask {
+                    self.batches.counts.gaps += 1;
+                    if self.settings.replay {
+                        return Taken::Missing { from: expected, purpose: Purpose::Gap };
+                    }
+                }
+                self.accept_hole(seq - expected);
+            }
+        } else if seq == 0 {
+            // The life is known from its first batch on: no failed replay matters any more.
+            self.retry = None;
+        } else if missing == Missing::Ask && self.settings.replay {
+            // The beginning was missed: it may have been published since the last replay was answered.
+            return Taken::Missing { from: 0, purpose: Purpose::History };
+        }
+        self.last_live = Some(seq);
+        self.apply(seq, payload, actions);
+        Taken::Done
+    }
+
+    fn is_restart(&self, seq: u64, payload: &[u8]) -> bool {
+        if self.last_live.is_some_and(|last_live| seq < last_live) {
+            return true;
+        }
+        let Some(last) = self.last.filter(|_| self.returning) else { return false };
+        seq == 0 || seq < last.seq || (seq == last.seq && digest(payload) != last.digest)
+    }
+
+    fn restart(&mut self, actions: &mut Vec<Action>) {
+        self.batches.counts.restarts += 1;
+        self.epoch += 1;
+        self.returning = false;
+        self.last_live = None;
+        self.forget(actions);
+    }
+
+    fn forget(&mut self, actions: &mut Vec<Action>) {
+        self.last = None;
+        self.batches.forget();
+        actions.push(Action::Clear);
+    }
+
+    fn accept_hole(&mut self, batches: u64) {
+        let holes = &mut self.batches.counts.holes;
+        *holes = holes.saturating_add(batches);
+    }
+
+    fn apply(&mut self, seq: u64, payload: &[u8], actions: &mut Vec<Action>) {
+        self.last = Some(Position { seq, digest: digest(payload) });
+        self.batches.apply(payload, actions);
+    }
+
+    fn replayed(&mut self, replay: Replay, seq: u64, payload: &[u8], actions: &mut Vec<Action>) {
+        let last = self.last;
+        match replay.purpose {
+            Purpose::Discard => return,
+            Purpose::Recognise => {
+                // A publisher that sends more than it was asked for: only the number asked for tells something.
+                if last.is_some_and(|last| seq < last.seq) {
+                    return;
+                }
+                if last.is_some_and(|last| seq == last.seq && digest(payload) != last.digest) {
+                    self.restart(actions);
+                    self.phase = Phase::Replaying(Replay { purpose: Purpose::Discard, ..replay });
+                    return;
+                }
+            }
+            Purpose::Rebirth if last.is_some_and(|last| seq <= last.seq) => self.restart(actions),
+            Purpose::Resync => self.forget(actions),
+            Purpose::Rebirth | Purpose::History | Purpose::Gap => {}
+        }
+        self.returning = false;
+        if !matches!(replay.purpose, Purpose::History | Purpose::Gap) {
+            self.phase = Phase::Replaying(Replay { purpose: Purpose::History, ..replay });
+        }
+        if let Some(last) = self.last {
+            if seq <= last.seq {
+                return;
+            }
+            // Replays are in order: what was skipped is not in the publisher's buffer.
+            self.accept_hole(seq - last.seq - 1);
+        }
+        self.apply(seq, payload, actions);
+    }
+
+    fn replay_ended(&mut self, replay: Replay, actions: &mut Vec<Action>) {
+        match replay.purpose {
+            Purpose::Discard => self.ask(0, Purpose::History, actions),
+            Purpose::Recognise => self.ask(0, Purpose::Rebirth, actions),
+            Purpose::History | Purpose::Gap | Purpose::Rebirth | Purpose::Resync => {
+                self.retry = None;
+                self.phase = Phase::Following;
+                self.drain(actions, replay.asked_after);
+            }
+        }
+    }
+
+    fn replay_failed(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        let pause = self.retry.map_or(RETRY_FIRST, |retry| (retry.pause * 2).min(RETRY_MAX));
+        self.retry = Some(Retry { at: now + pause, pause });
+        self.phase = Phase::Following;
+        // Going on with a hole is better than standing still; the retry starts over.
+        self.drain(actions, u64::MAX);
+    }
+
+    /// Takes the live batches that waited, until one of them is behind a hole that a replay may fill; holes in front of
+    /// the first `known` arrivals are known to stay.
+    fn drain(&mut self, actions: &mut Vec<Action>, known: u64) {
+        let epoch = self.epoch;
+        while let Some(waiting) = self.pending.pop() {
+            let known = self.epoch == epoch && waiting.arrival <= known;
+            let missing = if known { Missing::Accept } else { Missing::Ask };
+            if let Taken::Missing { from, purpose } = self.take_live(waiting.seq, &waiting.payload, missing, actions) {
+                self.pending.put_back(waiting);
+                self.ask(from, purpose, actions);
+                return;
+            }
+        }
+    }
+}
+
+fn digest(payload: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(payload);
+    hasher.finish()
+}

@@ -1,0 +1,72 @@
+//! Live batches that wait for a replay.
+
+use std::collections::VecDeque;
+
+/// A live batch that waits.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    /// 1 for the first that ever waited, and so on.
+    pub(super) arrival: u64,
+    pub(super) seq: Option<u64>,
+    pub(super) payload: Vec<u8>,
+}
+
+/// A queue bounded by batches and bytes; when full the oldest go, because a replay can bring them back.
+#[derive(Debug)]
+pub(super) struct Pending {
+    batches: VecDeque<Waiting>,
+    bytes: usize,
+    arrivals: u64,
+    max_batches: usize,
+    max_bytes: usize,
+}
+
+impl Pending {
+    pub(super) fn new(max_batches: usize, max_bytes: usize) -> Self {
+        Self { batches: VecDeque::new(), bytes: 0, arrivals: 0, max_batches: max_batches.max(1), max_bytes }
+    }
+
+    /// Appends a batch; returns how many were dropped for it.
+    pub(super) fn push(&mut self, seq: Option<u64>, payload: &[u8]) -> u64 {
+        self.bytes += payload.len();
+        self.arrivals += 1;
+        self.batches.push_back(Waiting { arrival: self.arrivals, seq, payload: payload.to_vec() });
+        let mut dropped = 0;
+        // The newest stays whatever its size: it is what tells that the others are missing.
+        while self.batches.len() > 1 && (self.batches.len() > self.max_batches || self.bytes > self.max_bytes) {
+            self.pop();
+            dropped += 1;
+        }
+        dropped
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Waiting> {
+        let batch = self.batches.pop_front()?;
+        self.bytes -= batch.payload.len();
+        Some(batch)
+    }
+
+    /// Undoes a [`Pending::pop`].
+    pub(super) fn put_back(&mut self, waiting: Waiting) {
+        self.bytes += waiting.payload.len();
+        self.batches.push_front(waiting);
+    }
+
+    /// How many batches ever waited.
+    pub(super) fn arrivals(&self) -> u64 {
+        self.arrivals
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.batches.clear();
+        self.bytes = 0;
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.batches.len()
+    }
+
+    pub(super) fn newest(&self) -> Option<u64> {
+        self.batches.back()?.seq
+    }
+}

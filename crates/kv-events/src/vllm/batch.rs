@@ -1,0 +1,122 @@
+//! The envelope around events.
+
+use super::{
+    event::{Event, EventError},
+    fields::Fields,
+    wire::{Broken, Head, Reader},
+};
+
+/// Events in one batch at most: far more than an engine has blocks to speak of in one step. A decoded event takes more
+/// memory than its shortest bytes do, so the number must not be the sender's choice.
+const MAX_EVENTS: usize = 1 << 20;
+
+/// One decoded batch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    /// The publisher's wall clock, as it gives it (vLLM: seconds); `None` when it is no usable number.
+    pub ts: Option<f64>,
+    /// The events in order; one that is wrong in itself is an error in its place.
+    pub events: Vec<Result<Event, EventError>>,
+    /// The data-parallel rank the publisher names. The registration of the stream is the better authority.
+    pub dp_rank: Option<u32>,
+}
+
+/// Why a whole payload is unusable.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("event batch of {bytes} bytes is unusable: {reason}")]
+pub struct BatchError {
+    /// Length of the payload.
+    pub bytes: usize,
+    /// What is wrong.
+    pub reason: &'static str,
+}
+
+/// Reads one batch; an event that is wrong in itself does not cost its neighbours.
+///
+/// A batch is an array `[ts, events]`, `[ts, events, rank]` or longer (what follows is skipped), or a map with `ts`,
+/// `events` and `data_parallel_rank`.
+///
+/// ```
+/// use kv_events::vllm::{Event, HashForm, Shape, WireEvent, decode, encode};
+///
+/// let payload = encode(12.5, Some(0), &[WireEvent::Cleared], Shape::Map, HashForm::Int);
+/// let batch = decode(&payload).unwrap();
+/// assert_eq!(batch.events, [Ok(Event::Cleared)]);
+/// assert!(decode(&payload[1..]).is_err());
+/// ```
+pub fn decode(payload: &[u8]) -> Result<Batch, BatchError> {
+    envelope(payload).map_err(|Broken(reason)| BatchError { bytes: payload.len(), reason })
+}
+
+fn envelope(payload: &[u8]) -> Result<Batch, Broken> {
+    let mut reader = Reader::new(payload);
+    let (ts, events, rank) = match reader.head()? {
+        Head::Array(len) => array_members(&mut reader, len)?,
+        Head::Map(pairs) => map_members(&mut reader, pairs)?,
+        _ => return Err(Broken("a batch is an array or a map")),
+    };
+    if !reader.is_at_end() {
+        return Err(Broken("bytes follow the batch"));
+    }
+    let ts = match ts.map(|ts| Reader::new(ts).head()).transpose()? {
+        None | Some(Head::Nil) => None,
+        Some(Head::Float(ts)) => Some(ts).filter(|ts| ts.is_finite()),
+        #[expect(clippy::cast_precision_loss, reason = "a clock: the last microsecond does not matter")]
+        Some(Head::Unsigned(ts)) => Some(ts as f64),
+        _ => return Err(Broken("ts is no number")),
+    };
+    let dp_rank = match rank.map(|rank| Reader::new(rank).head()).transpose()? {
+        None | Some(Head::Nil) => None,
+        Some(Head::Unsigned(rank)) => {
+            Some(u32::try_from(rank).map_err(|_| Broken("data_parallel_rank is out of range"))?)
+        }
+        _ => return Err(Broken("data_parallel_rank is no whole number")),
+    };
+    Ok(Batch { ts, events: read_events(events)?, dp_rank })
+}
+
+/// The bytes of ts, events and rank.
+type Members<'a> = (Option<&'a [u8]>, &'a [u8], Option<&'a [u8]>);
+
+fn array_members<'a>(reader: &mut Reader<'a>, len: usize) -> Result<Members<'a>, Broken> {
+    if len < 2 {
+        return Err(Broken("a batch has at least ts and events"));
+    }
+    let (ts, events) = (reader.value()?, reader.value()?);
+    let rank = if len > 2 { Some(reader.value()?) } else { None };
+    for _ in 3..len {
+        reader.value()?;
+    }
+    Ok((Some(ts), events, rank))
+}
+
+fn map_members<'a>(reader: &mut Reader<'a>, pairs: usize) -> Result<Members<'a>, Broken> {
+    let (mut ts, mut events, mut rank) = (None, None, None);
+    for _ in 0..pairs {
+        let (key, value) = (reader.value()?, reader.value()?);
+        let member = match Reader::new(key).head()? {
+            Head::Text(b"ts") => &mut ts,
+            Head::Text(b"events") => &mut events,
+            Head::Text(b"data_parallel_rank") => &mut rank,
+            _ => continue,
+        };
+        if member.replace(value).is_some() {
+            return Err(Broken("a key of the batch occurs twice"));
+        }
+    }
+    Ok((ts, events.ok_or(Broken("a batch has at least events"))?, rank))
+}
+
+fn read_events(bytes: &[u8]) -> Result<Vec<Result<Event, EventError>>, Broken> {
+    let mut reader = Reader::new(bytes);
+    let Head::Array(len) = reader.head()? else { return Err(Broken("events are no array")) };
+    if len > MAX_EVENTS {
+        return Err(Broken("a batch has more than 1,048,576 events"));
+    }
+    // Grows as events are really there: the length is only what the sender says.
+    let mut events = Vec::with_capacity(len.min(64));
+    for _ in 0..len {
+        events.push(Fields::scan(&mut reader)?.and_then(|fields| Event::read(&fields)));
+    }
+    Ok(events)
+}

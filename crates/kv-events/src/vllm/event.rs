@@ -1,0 +1,328 @@
+//! Events with every field the wire has, checked one by one.
+
+use std::sync::Arc;
+
+use kv_blocks::{BlockSize, EngineHash};
+
+use super::{
+    fields::{Field, Fields},
+    wire::{Broken, Head, Reader},
+};
+
+/// One event.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// Blocks became reusable.
+    Stored(Box<BlockStored>),
+    /// Blocks are gone from one medium.
+    Removed(Box<BlockRemoved>),
+    /// The publisher's device cache was emptied.
+    Cleared,
+    /// A tag this release does not know.
+    Unknown {
+        /// The tag as sent, cut to 64 characters.
+        tag: String,
+    },
+}
+
+/// `BlockStored` as sent; nil and absent are the same.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BlockStored {
+    /// What the engine calls the blocks.
+    pub block_hashes: Vec<EngineHash>,
+    /// The block before the first.
+    pub parent_block_hash: Option<EngineHash>,
+    /// The tokens; never fewer than the blocks need, except none at all.
+    pub token_ids: WireTokens,
+    /// Tokens per block; 0 in placeholders, which have no tokens.
+    pub block_size: u32,
+    /// The adapter's number.
+    pub lora_id: Option<i64>,
+    /// Where the blocks are.
+    pub medium: Option<Arc<str>>,
+    /// The adapter's name.
+    pub lora_name: Option<Arc<str>>,
+    /// What else went into each block's hash: one entry per block, empty where there is nothing.
+    pub extra_keys: Option<Vec<Vec<ExtraKey>>>,
+    /// KV-cache group of hybrid models.
+    pub group_idx: Option<u32>,
+    /// Kind of that group.
+    pub kv_cache_spec_kind: Option<Arc<str>>,
+    /// Its window, in tokens.
+    pub kv_cache_spec_sliding_window: Option<u64>,
+    /// `LOCAL` or `REMOTE`.
+    pub locality: Option<Arc<str>>,
+    /// Who owns the copy.
+    pub ownership: Option<Arc<str>>,
+    /// Attribution only.
+    pub session_id: Option<Arc<str>>,
+    /// Tokens behind each block that went into its hash.
+    pub lookahead_token_ids: Option<Vec<Vec<u32>>>,
+    /// A cache salt in a field of its own (SGLang).
+    pub cache_salt: Option<Arc<str>>,
+}
+
+/// Tokens as sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WireTokens {
+    /// One number per token.
+    Flat(Vec<u32>),
+    /// Each token with the one behind it (SGLang with speculative decoding).
+    Pairs(Vec<(u32, u32)>),
+}
+
+impl WireTokens {
+    /// How many positions they cover.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Flat(tokens) => tokens.len(),
+            Self::Pairs(pairs) => pairs.len(),
+        }
+    }
+
+    /// Whether there are none: the event is a placeholder.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Default for WireTokens {
+    fn default() -> Self {
+        Self::Flat(Vec::new())
+    }
+}
+
+/// One part of a block's extra keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExtraKey {
+    /// A bare string: adapter name, salt, or (vLLM 0.17 and 0.18) the identifier of a multimodal item.
+    Text(Arc<str>),
+    /// A multimodal item and where it starts relative to the block, which may be before it.
+    Item(Arc<str>, i64),
+    /// The digest of prompt embeddings, or of something newer.
+    Digest(Vec<u8>),
+    /// Anything else.
+    Other,
+}
+
+/// `BlockRemoved` as sent; nil and absent are the same.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BlockRemoved {
+    /// What the engine calls the blocks.
+    pub block_hashes: Vec<EngineHash>,
+    /// Where they were.
+    pub medium: Option<Arc<str>>,
+    /// KV-cache group of hybrid models.
+    pub group_idx: Option<u32>,
+    /// `LOCAL` or `REMOTE`.
+    pub locality: Option<Arc<str>>,
+    /// Who owned the copy.
+    pub ownership: Option<Arc<str>>,
+}
+
+/// Why one event of a batch is unusable.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("event is malformed: {reason}")]
+pub struct EventError {
+    /// What is wrong.
+    pub reason: &'static str,
+}
+
+impl From<Broken> for EventError {
+    fn from(Broken(reason): Broken) -> Self {
+        Self { reason }
+    }
+}
+
+fn wrong<T>(reason: &'static str) -> Result<T, EventError> {
+    Err(EventError { reason })
+}
+
+impl Event {
+    pub(super) fn read(fields: &Fields<'_>) -> Result<Self, EventError> {
+        Ok(match fields.tag {
+            "BlockStored" => Self::Stored(Box::new(BlockStored::read(fields)?)),
+            "BlockRemoved" => Self::Removed(Box::new(BlockRemoved::read(fields)?)),
+            "AllBlocksCleared" => Self::Cleared,
+            tag => Self::Unknown { tag: tag.chars().take(64).collect() },
+        })
+    }
+}
+
+impl BlockStored {
+    fn read(fields: &Fields<'_>) -> Result<Self, EventError> {
+        if !fields.has(Field::TokenIds) || !fields.has(Field::BlockSize) {
+            return wrong("token_ids or block_size is missing");
+        }
+        let event = Self {
+            block_hashes: block_hashes(fields)?,
+            parent_block_hash: fields.get(Field::ParentBlockHash).map(|mut reader| hash(&mut reader)).transpose()?,
+            token_ids: fields.get(Field::TokenIds).map_or_else(|| Ok(WireTokens::default()), tokens)?,
+            block_size: number(fields, Field::BlockSize)?.unwrap_or(0),
+            lora_id: fields.get(Field::LoraId).map(whole_number).transpose()?,
+            medium: text(fields, Field::Medium)?,
+            lora_name: text(fields, Field::LoraName)?,
+            extra_keys: fields.get(Field::ExtraKeys).map(extra_keys).transpose()?,
+            group_idx: number(fields, Field::GroupIdx)?,
+            kv_cache_spec_kind: text(fields, Field::SpecKind)?,
+            kv_cache_spec_sliding_window: number(fields, Field::SlidingWindow)?.map(u64::from),
+            locality: text(fields, Field::Locality)?,
+            ownership: text(fields, Field::Ownership)?,
+            session_id: text(fields, Field::SessionId)?,
+            lookahead_token_ids: fields.get(Field::LookaheadTokenIds).map(lookahead).transpose()?,
+            cache_salt: text(fields, Field::CacheSalt)?,
+        };
+        if !event.token_ids.is_empty() {
+            if BlockSize::new(event.block_size.into()).is_err() {
+                return wrong("block_size is not 1 to 65,536 although there are tokens");
+            }
+            // More tokens than the blocks need is legal: masked blocks have no hash.
+            if event.block_hashes.len().saturating_mul(event.block_size as usize) > event.token_ids.len() {
+                return wrong("there are fewer token_ids than the blocks need");
+            }
+        }
+        Ok(event)
+    }
+}
+
+impl BlockRemoved {
+    fn read(fields: &Fields<'_>) -> Result<Self, EventError> {
+        Ok(Self {
+            block_hashes: block_hashes(fields)?,
+            medium: text(fields, Field::Medium)?,
+            group_idx: number(fields, Field::GroupIdx)?,
+            locality: text(fields, Field::Locality)?,
+            ownership: text(fields, Field::Ownership)?,
+        })
+    }
+}
+
+fn block_hashes(fields: &Fields<'_>) -> Result<Vec<EngineHash>, EventError> {
+    let Some(mut reader) = fields.get(Field::BlockHashes) else { return wrong("block_hashes is missing") };
+    let Head::Array(len) = reader.head()? else { return wrong("block_hashes is no array") };
+    // `head` has checked that so many values can follow.
+    let mut hashes = Vec::with_capacity(len);
+    for _ in 0..len {
+        hashes.push(hash(&mut reader)?);
+    }
+    Ok(hashes)
+}
+
+/// Integers by two's complement, byte strings by their last eight bytes big-endian.
+fn hash(reader: &mut Reader<'_>) -> Result<EngineHash, EventError> {
+    match reader.head()? {
+        Head::Unsigned(value) => Ok(EngineHash(value)),
+        Head::Negative(value) => Ok(EngineHash(value.cast_unsigned())),
+        Head::Bytes(digest) => match digest.last_chunk() {
+            Some(low) => Ok(EngineHash(u64::from_be_bytes(*low))),
+            None => wrong("a block hash has fewer than 8 bytes"),
+        },
+        _ => wrong("a block hash is neither an integer nor bytes"),
+    }
+}
+
+fn token(head: Head<'_>) -> Result<u32, EventError> {
+    match head {
+        Head::Unsigned(value) => {
+            u32::try_from(value).map_err(|_| EventError { reason: "a token id does not fit 32 bits" })
+        }
+        _ => wrong("a token id is no whole number"),
+    }
+}
+
+fn tokens(mut reader: Reader<'_>) -> Result<WireTokens, EventError> {
+    let Head::Array(len) = reader.head()? else { return wrong("token_ids is no array") };
+    let mut ahead = reader;
+    if len > 0 && matches!(ahead.head()?, Head::Array(_)) {
+        let mut pairs = Vec::with_capacity(len / 2);
+        for _ in 0..len {
+            let Head::Array(2) = reader.head()? else { return wrong("token_ids mixes tokens and pairs") };
+            pairs.push((token(reader.head()?)?, token(reader.head()?)?));
+        }
+        return Ok(WireTokens::Pairs(pairs));
+    }
+    let mut flat = Vec::with_capacity(len);
+    for _ in 0..len {
+        flat.push(token(reader.head()?)?);
+    }
+    Ok(WireTokens::Flat(flat))
+}
+
+fn lookahead(mut reader: Reader<'_>) -> Result<Vec<Vec<u32>>, EventError> {
+    let Head::Array(len) = reader.head()? else { return wrong("lookahead_token_ids is no array") };
+    let mut blocks = Vec::with_capacity(len);
+    for _ in 0..len {
+        let WireTokens::Flat(tokens) = tokens(Reader::new(reader.value()?))? else {
+            return wrong("lookahead_token_ids nests too deeply");
+        };
+        blocks.push(tokens);
+    }
+    Ok(blocks)
+}
+
+fn extra_keys(mut reader: Reader<'_>) -> Result<Vec<Vec<ExtraKey>>, EventError> {
+    let Head::Array(len) = reader.head()? else { return wrong("extra_keys is no array") };
+    let mut blocks = Vec::with_capacity(len);
+    for _ in 0..len {
+        blocks.push(match reader.head()? {
+            Head::Nil => Vec::new(),
+            Head::Array(parts) => {
+                let mut keys = Vec::new();
+                for _ in 0..parts {
+                    keys.push(extra_key(Reader::new(reader.value()?))?);
+                }
+                keys
+            }
+            _ => return wrong("an entry of extra_keys is neither nil nor an array"),
+        });
+    }
+    Ok(blocks)
+}
+
+fn extra_key(mut reader: Reader<'_>) -> Result<ExtraKey, EventError> {
+    Ok(match reader.head()? {
+        Head::Text(bytes) => ExtraKey::Text(utf8(bytes)?),
+        Head::Bytes(digest) => ExtraKey::Digest(digest.to_vec()),
+        Head::Array(2) => match (reader.head()?, reader.head()?) {
+            (Head::Text(item), Head::Unsigned(offset)) => {
+                ExtraKey::Item(utf8(item)?, i64::try_from(offset).unwrap_or(i64::MAX))
+            }
+            (Head::Text(item), Head::Negative(offset)) => ExtraKey::Item(utf8(item)?, offset),
+            _ => ExtraKey::Other,
+        },
+        _ => ExtraKey::Other,
+    })
+}
+
+fn number(fields: &Fields<'_>, field: Field) -> Result<Option<u32>, EventError> {
+    let Some(mut reader) = fields.get(field) else { return Ok(None) };
+    match reader.head()? {
+        Head::Unsigned(value) => match u32::try_from(value) {
+            Ok(value) => Ok(Some(value)),
+            Err(_) => wrong("a number does not fit 32 bits"),
+        },
+        _ => wrong("a number is negative or no whole number"),
+    }
+}
+
+fn whole_number(mut reader: Reader<'_>) -> Result<i64, EventError> {
+    match reader.head()? {
+        Head::Unsigned(value) => {
+            i64::try_from(value).map_err(|_| EventError { reason: "lora_id does not fit 64 bits" })
+        }
+        Head::Negative(value) => Ok(value),
+        _ => wrong("lora_id is no whole number"),
+    }
+}
+
+fn text(fields: &Fields<'_>, field: Field) -> Result<Option<Arc<str>>, EventError> {
+    let Some(mut reader) = fields.get(field) else { return Ok(None) };
+    match reader.head()? {
+        Head::Text(bytes) => utf8(bytes).map(Some),
+        _ => wrong("a name is no text"),
+    }
+}
+
+fn utf8(bytes: &[u8]) -> Result<Arc<str>, EventError> {
+    std::str::from_utf8(bytes).map(Arc::from).map_err(|_| EventError { reason: "a name is not UTF-8" })
+}

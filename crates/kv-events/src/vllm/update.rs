@@ -1,0 +1,224 @@
+//! What an event means for an index, if anything.
+
+use std::sync::Arc;
+
+use kv_blocks::{BlockSize, IndexUpdate, Removed, Stored};
+
+use super::{BlockRemoved, BlockStored, Event, ExtraKey, Medium, WireTokens};
+
+/// An event that says nothing the index can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("event ignored: {}", .reason.as_str())]
+pub struct Ignored {
+    /// Why.
+    pub reason: IgnoredReason,
+}
+
+/// Why an event was ignored; a closed set, used as a metric's label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IgnoredReason {
+    /// A tag this release does not know.
+    UnknownTag,
+    /// No tokens: a placeholder of an offload or storage tier.
+    NoTokens,
+    /// No blocks.
+    NoBlocks,
+    /// A KV-cache group that does not hold every token: sliding windows, recurrent state.
+    NotFullAttention,
+    /// More tokens than the blocks hold: some were skipped and nobody says which.
+    SkippedBlocks,
+    /// The first block depends on images, audio or embeddings, which tokens do not show.
+    Multimodal,
+    /// A block that is its own parent or occurs twice.
+    SelfReference,
+}
+
+impl IgnoredReason {
+    /// All reasons.
+    pub const ALL: [Self; 7] = [
+        Self::UnknownTag,
+        Self::NoTokens,
+        Self::NoBlocks,
+        Self::NotFullAttention,
+        Self::SkippedBlocks,
+        Self::Multimodal,
+        Self::SelfReference,
+    ];
+
+    /// The metric's label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::UnknownTag => "unknown_tag",
+            Self::NoTokens => "no_tokens",
+            Self::NoBlocks => "no_blocks",
+            Self::NotFullAttention => "not_full_attention",
+            Self::SkippedBlocks => "skipped_blocks",
+            Self::Multimodal => "multimodal",
+            Self::SelfReference => "self_reference",
+        }
+    }
+
+    /// Position in [`IgnoredReason::ALL`].
+    pub fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// Says what one event means, without knowing the events before it. A stream has a [`Normaliser`] for that.
+pub fn to_update(event: &Event) -> Result<IndexUpdate, Ignored> {
+    Normaliser::default().update(event)
+}
+
+/// Groups remembered at most; a hybrid model has a handful. Further ones are judged as if never seen.
+const MAX_GROUPS: usize = 64;
+
+/// Turns one publisher's events into updates.
+///
+/// It remembers the kind of each KV-cache group it saw stores of, because removals name the group only.
+#[derive(Clone, Debug, Default)]
+pub struct Normaliser {
+    /// Group and whether its blocks stand for their tokens.
+    groups: Vec<(u32, bool)>,
+}
+
+impl Normaliser {
+    /// Says what one event means.
+    pub fn update(&mut self, event: &Event) -> Result<IndexUpdate, Ignored> {
+        match event {
+            Event::Stored(event) => self.stored(event),
+            Event::Removed(event) => self.removed(event),
+            Event::Cleared => Ok(IndexUpdate::Cleared),
+            Event::Unknown { .. } => Err(IgnoredReason::UnknownTag.into()),
+        }
+    }
+
+    fn stored(&mut self, event: &BlockStored) -> Result<IndexUpdate, Ignored> {
+        if let Some(kind) = event.kv_cache_spec_kind.as_deref() {
+            self.learn(event.group_idx.unwrap_or(0), matches!(kind, "full_attention" | "mla_attention"));
+        }
+        if !self.holds_all_tokens(event.group_idx) {
+            return Err(IgnoredReason::NotFullAttention.into());
+        }
+        if event.token_ids.is_empty() {
+            return Err(IgnoredReason::NoTokens.into());
+        }
+        if event.block_hashes.is_empty() {
+            return Err(IgnoredReason::NoBlocks.into());
+        }
+        let size = event.block_size as usize;
+        let Ok(block_size) = BlockSize::new(event.block_size.into()) else {
+            return Err(IgnoredReason::NoTokens.into());
+        };
+        if event.token_ids.len() != event.block_hashes.len() * size {
+            return Err(IgnoredReason::SkippedBlocks.into());
+        }
+        let mut sorted: Vec<_> = event.block_hashes.iter().copied().chain(event.parent_block_hash).collect();
+        sorted.sort_unstable();
+        if sorted.windows(2).any(|two| two[0] == two[1]) {
+            return Err(IgnoredReason::SelfReference.into());
+        }
+        let keys = Keys::read(event);
+        let plain = keys.plain_blocks.min(event.block_hashes.len());
+        if plain == 0 {
+            return Err(IgnoredReason::Multimodal.into());
+        }
+        let tokens = match &event.token_ids {
+            WireTokens::Flat(tokens) => tokens[..plain * size].to_vec(),
+            WireTokens::Pairs(pairs) => pairs[..plain * size].iter().map(|(token, _)| *token).collect(),
+        };
+        Ok(IndexUpdate::Stored(Stored {
+            hashes: event.block_hashes[..plain].to_vec(),
+            parent: event.parent_block_hash,
+            tokens,
+            block_size,
+            lora: keys.lora,
+            salt: keys.salt,
+            tier: Medium::parse(event.medium.as_deref(), event.locality.as_deref()).tier(),
+        }))
+    }
+
+    fn removed(&self, event: &BlockRemoved) -> Result<IndexUpdate, Ignored> {
+        if !self.holds_all_tokens(event.group_idx) {
+            return Err(IgnoredReason::NotFullAttention.into());
+        }
+        if event.block_hashes.is_empty() {
+            return Err(IgnoredReason::NoBlocks.into());
+        }
+        Ok(IndexUpdate::Removed(Removed {
+            hashes: event.block_hashes.clone(),
+            tier: Medium::parse(event.medium.as_deref(), event.locality.as_deref()).tier(),
+        }))
+    }
+
+    fn learn(&mut self, group: u32, full: bool) {
+        if let Some((_, known)) = self.groups.iter_mut().find(|(known, _)| *known == group) {
+            *known = full;
+        } else if self.groups.len() < MAX_GROUPS {
+            self.groups.push((group, full));
+        }
+    }
+
+    /// A group that never told its kind counts when it is the first or the only one.
+    fn holds_all_tokens(&self, group: Option<u32>) -> bool {
+        let group = group.unwrap_or(0);
+        self.groups.iter().find(|(known, _)| *known == group).map_or(group == 0, |(_, full)| *full)
+    }
+}
+
+impl From<IgnoredReason> for Ignored {
+    fn from(reason: IgnoredReason) -> Self {
+        Self { reason }
+    }
+}
+
+/// What besides the tokens tells the blocks apart.
+struct Keys {
+    lora: Option<Arc<str>>,
+    salt: Option<Arc<str>>,
+    /// Leading blocks that depend on tokens, adapter and salt alone.
+    plain_blocks: usize,
+}
+
+impl Keys {
+    /// Extra keys name the adapter first (when it has a name), then multimodal items, then the salt (on the first block
+    /// of a sequence only), then embeddings. Salts are bare strings, and so were multimodal identifiers in two releases:
+    /// a bare string is a salt only where a salt can stand, and alone.
+    fn read(event: &BlockStored) -> Self {
+        let mut keys = Self { lora: lora(event), salt: not_empty(&event.cache_salt), plain_blocks: usize::MAX };
+        let mut salt = None;
+        for (block, parts) in event.extra_keys.iter().flatten().enumerate() {
+            let own = match parts.split_first() {
+                Some((ExtraKey::Text(first), own)) if Some(first) == event.lora_name.as_ref() => own,
+                _ => &parts[..],
+            };
+            match own {
+                [] => {}
+                [ExtraKey::Text(text)] if block == 0 && event.parent_block_hash.is_none() => {
+                    salt = Some(Arc::clone(text));
+                }
+                // A bare identifier further on says that the one on the first block was no salt either.
+                [ExtraKey::Text(_), ..] if salt.is_some() => {
+                    keys.plain_blocks = 0;
+                    break;
+                }
+                _ => {
+                    keys.plain_blocks = block;
+                    break;
+                }
+            }
+        }
+        keys.salt = keys.salt.or_else(|| not_empty(&salt));
+        keys
+    }
+}
+
+/// The adapter by name, or by number where only that exists: a number is spelt so that it meets no name.
+fn lora(event: &BlockStored) -> Option<Arc<str>> {
+    // Engines number adapters from 1 on.
+    let number = || event.lora_id.filter(|number| *number > 0).map(|number| Arc::from(format!("lora_id:{number}")));
+    not_empty(&event.lora_name).or_else(number)
+}
+
+fn not_empty(text: &Option<Arc<str>>) -> Option<Arc<str>> {
+    text.clone().filter(|text| !text.is_empty())
+}

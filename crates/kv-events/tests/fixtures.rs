@@ -1,0 +1,316 @@
+//! Every payload of the fixture collection decodes to what its manifest says.
+
+use std::{fs, path::PathBuf};
+
+use contract_id::contract;
+use kv_blocks::{EngineHash, IndexUpdate, Tier};
+use kv_events::vllm::{
+    Batch, BlockRemoved, BlockStored, Event, ExtraKey, IgnoredReason, Normaliser, WireTokens, decode, to_update,
+};
+use serde_json::{Map, Value, json};
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/kv_events")
+}
+
+fn payload(file: &str) -> Vec<u8> {
+    fs::read(folder().join(file)).unwrap()
+}
+
+fn payloads(class: &str) -> Vec<Value> {
+    let manifest: Value = serde_json::from_slice(&payload("manifest.json")).unwrap();
+    let all = manifest["payloads"].as_array().unwrap();
+    all.iter().filter(|entry| entry["class"] == class).cloned().collect()
+}
+
+fn updates(file: &str) -> Vec<Result<IndexUpdate, IgnoredReason>> {
+    let mut normaliser = Normaliser::default();
+    let batch = decode(&payload(file)).unwrap();
+    batch
+        .events
+        .iter()
+        .map(|event| normaliser.update(event.as_ref().unwrap()).map_err(|ignored| ignored.reason))
+        .collect()
+}
+
+/// Envelopes of other publishers, for a codec of their own. They must fail softly until then.
+const NOT_YET_COVERED: [&str; 8] = [
+    "mooncake_master_removed.msgpack",
+    "mooncake_master_stored_opaque_key.msgpack",
+    "mooncake_master_stored_u64_key.msgpack",
+    "rfc1527_cleared.msgpack",
+    "rfc1527_removed.msgpack",
+    "rfc1527_stored_child_with_tokens.msgpack",
+    "rfc1527_stored_parent_only.msgpack",
+    "rfc1527_stored_root.msgpack",
+];
+
+#[test]
+#[contract("V11", "V12", "DY19", "V17")]
+fn every_valid_payload_decodes_as_the_manifest_says() {
+    let mut covered = 0;
+    for entry in payloads("valid") {
+        let file = entry["file"].as_str().unwrap();
+        let bytes = payload(file);
+        if NOT_YET_COVERED.contains(&file) {
+            let _ = decode(&bytes);
+            continue;
+        }
+        let batch = decode(&bytes).unwrap_or_else(|error| panic!("{file}: {error}"));
+        if let Some(envelope) = entry.get("envelope") {
+            assert_eq!(json!(batch.dp_rank), envelope["data_parallel_rank"], "{file}");
+            assert_eq!(batch.ts, envelope["ts"].as_f64(), "{file}");
+        }
+        if let Some(want) = entry["decodes_to"].as_array() {
+            let want: Vec<Value> = want.iter().map(normal_form).collect();
+            assert_eq!(as_json(&batch), want, "{file}");
+        } else {
+            assert_eq!(file, "large_batch_512_blocks.msgpack");
+        }
+        covered += 1;
+    }
+    assert_eq!(covered, 86 - NOT_YET_COVERED.len());
+}
+
+#[test]
+fn every_malformed_payload_costs_no_more_than_the_manifest_says() {
+    let entries = payloads("malformed");
+    assert_eq!(entries.len(), 56);
+    for entry in entries {
+        let file = entry["file"].as_str().unwrap();
+        let decoded = decode(&payload(file));
+        let kinds = |batch: &Batch| -> Vec<bool> { batch.events.iter().map(Result::is_ok).collect() };
+        match entry["scope"].as_str().unwrap() {
+            "batch" => assert!(decoded.is_err(), "{file}"),
+            "event" => {
+                let batch = decoded.unwrap_or_else(|error| panic!("{file}: {error}"));
+                assert_eq!(kinds(&batch), [false], "{file}");
+            }
+            "event (first and third may still be applied)" => {
+                assert_eq!(kinds(&decoded.unwrap()), [true, false, true], "{file}");
+            }
+            "event (skip and count as unknown)" => {
+                let batch = decoded.unwrap();
+                assert!(matches!(batch.events[..], [Ok(Event::Unknown { .. })]), "{file}");
+                let reason = to_update(batch.events[0].as_ref().unwrap()).unwrap_err().reason;
+                assert_eq!(reason, IgnoredReason::UnknownTag);
+            }
+            "ts only: event may be applied, ts must not be used" => {
+                let batch = decoded.unwrap();
+                assert_eq!(batch.ts, None, "{file}");
+                assert!(!batch.events.is_empty() && kinds(&batch).iter().all(|fine| *fine), "{file}");
+            }
+            other => panic!("{file}: unknown scope {other}"),
+        }
+    }
+}
+
+#[test]
+#[contract("V20")]
+fn media_are_known_by_many_names_and_an_unknown_one_is_never_the_device() {
+    let expected = [
+        ("gpu", Tier::Device),
+        ("gpu_lower", Tier::Device),
+        ("cpu", Tier::Host),
+        ("cpu_lower", Tier::Host),
+        ("cpu_pinned", Tier::Host),
+        ("cpu_tier1", Tier::Host),
+        ("disk", Tier::Disk),
+        ("disk_lower", Tier::Disk),
+        ("fs", Tier::Disk),
+        ("storage", Tier::Disk),
+        ("shared_storage", Tier::Disk),
+        ("nvme_weird", Tier::Disk),
+        ("obj", Tier::Remote),
+        ("object_store", Tier::Remote),
+        ("external", Tier::Remote),
+    ];
+    let files = fs::read_dir(folder())
+        .unwrap()
+        .filter(|file| file.as_ref().unwrap().file_name().to_str().is_some_and(|name| name.starts_with("medium_")));
+    assert_eq!(files.count(), expected.len());
+    for (name, tier) in expected {
+        let [Ok(IndexUpdate::Stored(stored))] = &updates(&format!("medium_{name}.msgpack"))[..] else {
+            panic!("{name} is no store");
+        };
+        assert_eq!(stored.tier, tier, "{name}");
+    }
+    // None at all counts as the device, also where the field is nil.
+    for file in ["vllm_0_9_0_stored_root_batch2.msgpack", "vllm_0_10_2_removed_int_medium_nil.msgpack"] {
+        match &updates(file)[0] {
+            Ok(IndexUpdate::Stored(stored)) => assert_eq!(stored.tier, Tier::Device),
+            Ok(IndexUpdate::Removed(removed)) => assert_eq!(removed.tier, Tier::Device),
+            other => panic!("{file}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_the_index_cannot_use_is_ignored_with_a_reason() {
+    for (file, reason) in [
+        ("vllm_0_22_swa_skipped_blocks.msgpack", IgnoredReason::NotFullAttention),
+        ("vllm_0_20_removed_group1.msgpack", IgnoredReason::NotFullAttention),
+        ("vllm_0_26_offload_placeholder.msgpack", IgnoredReason::NoTokens),
+        ("vllm_0_26_storage_fs_local.msgpack", IgnoredReason::NoTokens),
+        ("vllm_0_17_stored_extra_keys_mm_str.msgpack", IgnoredReason::Multimodal),
+        ("vllm_0_24_mm_extra_keys.msgpack", IgnoredReason::Multimodal),
+        ("vllm_0_24_prompt_embeds_extra_keys.msgpack", IgnoredReason::Multimodal),
+    ] {
+        assert_eq!(updates(file), [Err(reason)], "{file}");
+    }
+    // The events around an unknown one count.
+    let around = updates("unknown_tag_among_known.msgpack");
+    assert!(matches!(around[..], [Err(IgnoredReason::UnknownTag), Ok(IndexUpdate::Stored(_))]));
+    // Of the groups of a hybrid model only full attention speaks of every token.
+    let groups = updates("vllm_0_22_hybrid_two_groups.msgpack");
+    assert!(matches!(groups[0], Ok(IndexUpdate::Stored(_))));
+    assert!(groups.contains(&Err(IgnoredReason::NotFullAttention)));
+}
+
+#[test]
+fn adapters_and_salts_come_from_whichever_field_has_them() {
+    for (file, lora, salt) in [
+        ("vllm_0_9_2_stored_lora_id.msgpack", Some("lora_id:7"), None),
+        ("vllm_0_14_stored_lora_name.msgpack", Some("sql-adapter"), None),
+        ("vllm_0_33_lora.msgpack", Some("sql-adapter"), None),
+        ("vllm_0_17_stored_extra_keys_salt.msgpack", None, Some("tenant-salt")),
+        ("sglang_0_5_18_stored_salt_metadata.msgpack", None, Some("tenant-a")),
+        ("sglang_0_5_20_stored_map.msgpack", None, Some("tenant-a")),
+        ("sglang_0_5_22_stored_map_lora.msgpack", Some("sql-adapter"), None),
+        ("vllm_0_22_stored_full.msgpack", None, None),
+    ] {
+        let [Ok(IndexUpdate::Stored(stored))] = &updates(file)[..] else { panic!("{file} is no store") };
+        assert_eq!((stored.lora.as_deref(), stored.salt.as_deref()), (lora, salt), "{file}");
+    }
+}
+
+#[test]
+fn hash_zero_is_a_block_and_nil_is_no_parent() {
+    let [Ok(IndexUpdate::Stored(child))] = &updates("parent_hash_zero.msgpack")[..] else { panic!("no store") };
+    assert_eq!(child.parent, Some(EngineHash(0)));
+    let [Ok(IndexUpdate::Stored(root))] = &updates("hashes_across_msgpack_int_widths.msgpack")[..] else {
+        panic!("no store");
+    };
+    assert_eq!((root.parent, root.hashes[0]), (None, EngineHash(0)));
+}
+
+#[test]
+fn integers_and_digests_name_the_same_blocks() {
+    let stored = |file| match &updates(file)[..] {
+        [Ok(IndexUpdate::Stored(stored))] => stored.hashes.clone(),
+        other => panic!("{other:?}"),
+    };
+    let as_integers = stored("vllm_0_10_2_stored_root_int.msgpack");
+    assert_eq!(as_integers.len(), 4);
+    assert_eq!(as_integers, stored("vllm_0_10_2_stored_root_bytes.msgpack"));
+    assert_eq!(as_integers, stored("vllm_0_24_stored_root_map_bytes.msgpack"));
+}
+
+#[test]
+fn pairs_of_tokens_stand_for_their_first_ones() {
+    let [Ok(IndexUpdate::Stored(stored))] = &updates("sglang_bigram_tokens.msgpack")[..] else { panic!("no store") };
+    assert_eq!(stored.tokens, (1..=16).collect::<Vec<u32>>());
+}
+
+#[test]
+fn a_large_event_is_complete() {
+    let [Ok(IndexUpdate::Stored(stored))] = &updates("large_batch_512_blocks.msgpack")[..] else { panic!("no store") };
+    assert_eq!(stored.hashes.len(), 512);
+    assert_eq!(stored.tokens, (0..8192).collect::<Vec<u32>>());
+}
+
+/// The manifest's form of an event, with hashes by their low 64 bits only.
+fn normal_form(event: &Value) -> Value {
+    let hash = |hash: &Value| match hash.get("as_u64").or(hash.get("low64_be")) {
+        Some(low) => low.clone(),
+        None => hash.clone(),
+    };
+    let mut event = event.as_object().unwrap().clone();
+    if let Some(hashes) = event.get_mut("block_hashes") {
+        *hashes = hashes.as_array().unwrap().iter().map(hash).collect();
+    }
+    if let Some(parent) = event.get_mut("parent_block_hash") {
+        *parent = hash(parent);
+    }
+    Value::Object(event)
+}
+
+fn as_json(batch: &Batch) -> Vec<Value> {
+    batch
+        .events
+        .iter()
+        .map(|event| match event.as_ref().unwrap() {
+            Event::Stored(event) => stored_json(event),
+            Event::Removed(event) => removed_json(event),
+            Event::Cleared => json!({"type": "AllBlocksCleared"}),
+            Event::Unknown { tag } => json!({"type": "unknown", "tag": tag}),
+        })
+        .collect()
+}
+
+fn hash_json(hash: &EngineHash) -> Value {
+    json!(hash.0.to_string())
+}
+
+fn put<T: serde_json::value::Index + Into<String>, V: Into<Value>>(
+    object: &mut Map<String, Value>,
+    key: T,
+    value: Option<V>,
+) {
+    if let Some(value) = value {
+        object.insert(key.into(), value.into());
+    }
+}
+
+fn stored_json(event: &BlockStored) -> Value {
+    let mut object = Map::new();
+    put(&mut object, "type", Some("BlockStored"));
+    put(&mut object, "block_hashes", Some(event.block_hashes.iter().map(hash_json).collect::<Value>()));
+    put(&mut object, "parent_block_hash", Some(event.parent_block_hash.as_ref().map_or(Value::Null, hash_json)));
+    put(
+        &mut object,
+        "token_ids",
+        Some(match &event.token_ids {
+            WireTokens::Flat(tokens) => json!(tokens),
+            WireTokens::Pairs(pairs) => json!(pairs),
+        }),
+    );
+    put(&mut object, "block_size", Some(event.block_size));
+    put(&mut object, "lora_id", event.lora_id);
+    put(&mut object, "medium", event.medium.as_deref());
+    put(&mut object, "lora_name", event.lora_name.as_deref());
+    put(&mut object, "extra_keys", event.extra_keys.as_deref().map(extra_keys_json));
+    put(&mut object, "group_idx", event.group_idx);
+    put(&mut object, "kv_cache_spec_kind", event.kv_cache_spec_kind.as_deref());
+    put(&mut object, "kv_cache_spec_sliding_window", event.kv_cache_spec_sliding_window);
+    put(&mut object, "locality", event.locality.as_deref());
+    put(&mut object, "ownership", event.ownership.as_deref());
+    put(&mut object, "session_id", event.session_id.as_deref());
+    put(&mut object, "lookahead_token_ids", event.lookahead_token_ids.as_ref().map(|tokens| json!(tokens)));
+    put(&mut object, "cache_salt", event.cache_salt.as_deref());
+    Value::Object(object)
+}
+
+fn removed_json(event: &BlockRemoved) -> Value {
+    let mut object = Map::new();
+    put(&mut object, "type", Some("BlockRemoved"));
+    put(&mut object, "block_hashes", Some(event.block_hashes.iter().map(hash_json).collect::<Value>()));
+    put(&mut object, "medium", event.medium.as_deref());
+    put(&mut object, "group_idx", event.group_idx);
+    put(&mut object, "locality", event.locality.as_deref());
+    put(&mut object, "ownership", event.ownership.as_deref());
+    Value::Object(object)
+}
+
+fn extra_keys_json(blocks: &[Vec<ExtraKey>]) -> Value {
+    let key = |key: &ExtraKey| match key {
+        ExtraKey::Text(text) => json!(text.to_string()),
+        ExtraKey::Item(item, offset) => json!([item.to_string(), offset]),
+        ExtraKey::Digest(bytes) => {
+            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            json!({"bytes_hex": hex})
+        }
+        ExtraKey::Other => Value::Null,
+    };
+    blocks.iter().map(|keys| if keys.is_empty() { Value::Null } else { keys.iter().map(key).collect() }).collect()
+}

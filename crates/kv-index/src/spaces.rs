@@ -1,0 +1,126 @@
+//! Namespaces by number.
+//!
+//! A namespace lives as long as a block, an alias or an unconfirmed entry is in it: salts are chosen by clients, so the
+//! number of namespaces that have ever been must not cost memory.
+
+use std::{collections::HashMap, fmt::Write, sync::Arc};
+
+use kv_blocks::{Identity, Namespace};
+use sha2::{Digest, Sha256};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Number of a namespace while it is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct SpaceId(u32);
+
+/// A namespace in use.
+#[derive(Debug)]
+pub(crate) struct Space {
+    pub(crate) namespace: Arc<Namespace>,
+    /// The same on every machine.
+    pub(crate) digest: u64,
+    pub(crate) salt_digest: Option<String>,
+    uses: u64,
+    bytes: u64,
+}
+
+/// All namespaces in use.
+#[derive(Debug, Default)]
+pub(crate) struct Spaces {
+    by_namespace: HashMap<Arc<Namespace>, SpaceId>,
+    slots: Vec<Option<Space>>,
+    free: Vec<u32>,
+    bytes: u64,
+}
+
+impl Spaces {
+    pub(crate) fn find(&self, namespace: &Namespace) -> Option<SpaceId> {
+        self.by_namespace.get(namespace).copied()
+    }
+
+    pub(crate) fn get(&self, id: SpaceId) -> &Space {
+        self.slots[id.0 as usize].as_ref().expect("whoever has the number keeps the namespace in use")
+    }
+
+    /// The number of a namespace, with one use more.
+    pub(crate) fn enter(&mut self, namespace: Namespace) -> SpaceId {
+        if let Some(id) = self.find(&namespace) {
+            self.keep(id);
+            return id;
+        }
+        let namespace = Arc::new(namespace);
+        let names = namespace.model.len() + length(&namespace.lora) + length(&namespace.salt);
+        let bytes = 256 + names as u64;
+        let space = Space {
+            digest: digest(&namespace),
+            salt_digest: namespace.salt.as_deref().map(salt_digest),
+            namespace: Arc::clone(&namespace),
+            uses: 1,
+            bytes,
+        };
+        let id = if let Some(slot) = self.free.pop() {
+            self.slots[slot as usize] = Some(space);
+            SpaceId(slot)
+        } else {
+            let slot = u32::try_from(self.slots.len()).expect("the memory budget allows fewer namespaces than that");
+            self.slots.push(Some(space));
+            SpaceId(slot)
+        };
+        self.bytes += bytes;
+        self.by_namespace.insert(namespace, id);
+        id
+    }
+
+    /// One use more.
+    pub(crate) fn keep(&mut self, id: SpaceId) {
+        self.slots[id.0 as usize].as_mut().expect("only namespaces in use are kept").uses += 1;
+    }
+
+    /// One use less; the last one ends the namespace.
+    pub(crate) fn leave(&mut self, id: SpaceId) {
+        let slot = &mut self.slots[id.0 as usize];
+        let space = slot.as_mut().expect("as many uses end as began");
+        space.uses -= 1;
+        if space.uses == 0 {
+            self.bytes -= space.bytes;
+            self.by_namespace.remove(&space.namespace);
+            *slot = None;
+            self.free.push(id.0);
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_namespace.len()
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+fn length(text: &Option<Arc<str>>) -> usize {
+    text.as_ref().map_or(0, |text| text.len())
+}
+
+fn digest(namespace: &Namespace) -> u64 {
+    let mut bytes = Vec::new();
+    for part in [Some(&namespace.model), namespace.lora.as_ref(), namespace.salt.as_ref()] {
+        // The length in front, and one more than the length for what is there, keeps the parts apart.
+        bytes.extend((part.map_or(0, |part| part.len() as u64 + 1)).to_le_bytes());
+        bytes.extend(part.map_or(&b""[..], |part| part.as_bytes()));
+    }
+    bytes.extend(namespace.block_size.tokens().to_le_bytes());
+    bytes.push(match namespace.identity {
+        Identity::Tokens => 0,
+        Identity::TextPrefix => 1,
+    });
+    xxh3_64(&bytes)
+}
+
+fn salt_digest(salt: &str) -> String {
+    let mut hex = String::new();
+    for byte in &Sha256::digest(salt.as_bytes())[..8] {
+        write!(hex, "{byte:02x}").expect("writing to memory does not fail");
+    }
+    hex
+}

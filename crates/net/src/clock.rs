@@ -1,0 +1,122 @@
+//! The one clock of the process.
+//!
+//! Everything else takes time as a value: a [`Moment`] for distances, a wall-clock time for what people read. A moment
+//! is never turned into a stored wall time: [`Clock::wall_at`] goes through the present, so a corrected system clock
+//! moves what is shown and nothing else.
+
+use std::{
+    sync::OnceLock,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use kv_blocks::Moment;
+use time::OffsetDateTime;
+
+/// Reads the operating system's clocks. Copies, and clocks made separately, share one time line.
+///
+/// ```
+/// let clock = net::Clock::system();
+/// let before = clock.now();
+/// assert!(net::Clock::system().now() >= before);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    start: Instant,
+}
+
+impl Clock {
+    /// The system's clocks; moments count from the first call in this process.
+    pub fn system() -> Self {
+        static START: OnceLock<Instant> = OnceLock::new();
+        Self { start: *START.get_or_init(monotonic) }
+    }
+
+    /// Now, on the monotonic time line.
+    pub fn now(&self) -> Moment {
+        Moment::at(monotonic().saturating_duration_since(self.start))
+    }
+
+    /// Now, as people write it (UTC).
+    pub fn wall(&self) -> OffsetDateTime {
+        system_time().into()
+    }
+
+    /// The wall time of a moment of this process, as seen from now.
+    pub fn wall_at(&self, moment: Moment) -> OffsetDateTime {
+        let ago = self.now().since(moment);
+        let ahead = moment.since(self.now());
+        self.wall() - ago + ahead
+    }
+
+    /// Milliseconds since 1970, UTC; 0 for a system clock set before that.
+    pub fn unix_ms(&self) -> u64 {
+        let since = system_time().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Seconds since 1970, UTC.
+    pub fn unix_s(&self) -> i64 {
+        self.wall().unix_timestamp()
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::system()
+    }
+}
+
+/// A time as interfaces show it: RFC 3339, UTC, milliseconds.
+///
+/// ```
+/// assert_eq!(net::rfc3339(time::OffsetDateTime::UNIX_EPOCH), "1970-01-01T00:00:00.000Z");
+/// ```
+pub fn rfc3339(at: OffsetDateTime) -> String {
+    let at = at.to_offset(time::UtcOffset::UTC);
+    format!(
+        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z",
+        at.year(),
+        u8::from(at.month()),
+        at.day(),
+        at.hour(),
+        at.minute(),
+        at.second(),
+        at.millisecond()
+    )
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the clock that the ban points to")]
+fn monotonic() -> Instant {
+    Instant::now()
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the clock that the ban points to")]
+fn system_time() -> SystemTime {
+    SystemTime::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_made_separately_share_one_time_line() {
+        let first = Clock::system();
+        let at = first.now();
+        assert!(Clock::system().now() >= at);
+        assert!(Clock::system().now().since(at) < Duration::from_secs(60));
+    }
+
+    #[test]
+    fn the_wall_time_of_a_moment_lies_as_far_back_as_the_moment() {
+        let clock = Clock::system();
+        let earlier = clock.wall_at(clock.now() + Duration::from_secs(3600)) - clock.wall();
+        assert!((3590..=3610).contains(&earlier.whole_seconds()), "{earlier}");
+    }
+
+    #[test]
+    fn milliseconds_are_shown_with_three_digits() {
+        let at = OffsetDateTime::UNIX_EPOCH + Duration::from_millis(1_005);
+        assert_eq!(rfc3339(at), "1970-01-01T00:00:01.005Z");
+    }
+}

@@ -1,0 +1,211 @@
+//! A small HTTP/1 client for probes and artefacts: one request, one connection, everything capped.
+//!
+//! It follows no redirect (a reply is what this worker said, never what another host said), keeps no connection, and
+//! asks for no compression. The time limit covers name resolution, connecting, the head and the whole body.
+
+use std::{io, pin::pin, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use http::{
+    HeaderMap, HeaderValue, Method, Request, StatusCode,
+    header::{ACCEPT_ENCODING, CONNECTION, CONTENT_TYPE, HOST},
+};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+
+use crate::{Stream, WorkerUrl, connect};
+
+/// Largest head that is read, in bytes.
+const HEAD_BYTES: usize = 64 * 1024;
+
+/// A whole reply.
+#[derive(Clone, Debug)]
+pub struct Fetched {
+    /// Its status, whatever it is.
+    pub status: StatusCode,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body, never larger than asked for.
+    pub body: Bytes,
+}
+
+/// Why there is no reply.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError {
+    /// No connection.
+    #[error("{worker} cannot be reached ({source}): check that the engine runs and listens there")]
+    Connect {
+        /// The worker's address.
+        worker: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The time was up before the whole reply had come.
+    #[error("{worker} did not answer {path} within {limit:?}")]
+    TimedOut {
+        /// The worker's address.
+        worker: String,
+        /// The path asked for.
+        path: String,
+        /// The time limit.
+        limit: Duration,
+    },
+    /// The reply is larger than allowed.
+    #[error("{worker} answered {path} with more than {limit} bytes")]
+    TooLarge {
+        /// The worker's address.
+        worker: String,
+        /// The path asked for.
+        path: String,
+        /// The size limit.
+        limit: usize,
+    },
+    /// What came is not HTTP/1, or it broke off.
+    #[error("{worker} did not answer {path} with a whole http reply ({source})")]
+    Protocol {
+        /// The worker's address.
+        worker: String,
+        /// The path asked for.
+        path: String,
+        /// What was wrong.
+        source: hyper::Error,
+    },
+    /// The path or a header cannot be sent.
+    #[error("{path:?} cannot be asked for ({source}): use an absolute path in plain ascii")]
+    Request {
+        /// The path asked for.
+        path: String,
+        /// What was wrong.
+        source: http::Error,
+    },
+}
+
+impl FetchError {
+    /// Whether nobody listens there: the sure sign of a process that is gone.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Self::Connect { source, .. }
+            if matches!(source.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound))
+    }
+}
+
+/// Asks for `path` below the worker's base path.
+pub async fn get(
+    url: &WorkerUrl,
+    path: &str,
+    headers: &HeaderMap,
+    timeout: Duration,
+    max_bytes: usize,
+) -> Result<Fetched, FetchError> {
+    Exchange { url, path, timeout, max_bytes }.run(Method::GET, headers, None).await
+}
+
+/// Posts to `path` below the worker's base path. A body is sent as `application/json` unless `headers` say otherwise.
+pub async fn post(
+    url: &WorkerUrl,
+    path: &str,
+    headers: &HeaderMap,
+    body: Option<Bytes>,
+    timeout: Duration,
+    max_bytes: usize,
+) -> Result<Fetched, FetchError> {
+    Exchange { url, path, timeout, max_bytes }.run(Method::POST, headers, body).await
+}
+
+struct Exchange<'a> {
+    url: &'a WorkerUrl,
+    path: &'a str,
+    timeout: Duration,
+    max_bytes: usize,
+}
+
+impl Exchange<'_> {
+    async fn run(&self, method: Method, headers: &HeaderMap, body: Option<Bytes>) -> Result<Fetched, FetchError> {
+        let request = self.request(method, headers, body)?;
+        let whole = async {
+            let stream = connect(&self.url.address(), self.timeout)
+                .await
+                .map_err(|source| FetchError::Connect { worker: self.url.display_name(), source })?;
+            self.exchange(stream, request).await
+        };
+        tokio::time::timeout(self.timeout, whole).await.unwrap_or_else(|_| {
+            Err(FetchError::TimedOut {
+                worker: self.url.display_name(),
+                path: self.path.to_owned(),
+                limit: self.timeout,
+            })
+        })
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        headers: &HeaderMap,
+        body: Option<Bytes>,
+    ) -> Result<Request<Full<Bytes>>, FetchError> {
+        let has_body = body.is_some();
+        let mut request = Request::builder()
+            .method(method)
+            .uri(self.url.path(self.path))
+            .header(HOST, self.url.authority())
+            .header(ACCEPT_ENCODING, "identity")
+            .header(CONNECTION, "close")
+            .body(Full::new(body.unwrap_or_default()))
+            .map_err(|source| FetchError::Request { path: self.path.to_owned(), source })?;
+        if has_body {
+            request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        for name in headers.keys() {
+            request.headers_mut().remove(name);
+            for value in headers.get_all(name) {
+                request.headers_mut().append(name, value.clone());
+            }
+        }
+        Ok(request)
+    }
+
+    async fn exchange(&self, stream: Stream, request: Request<Full<Bytes>>) -> Result<Fetched, FetchError> {
+        let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
+            .max_buf_size(HEAD_BYTES)
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(|source| self.protocol(source))?;
+        let mut reply = pin!(async {
+            let response = sender.send_request(request).await.map_err(|source| self.protocol(source))?;
+            self.read(response).await
+        });
+        // The connection is driven here and not in a task of its own: dropping the call closes the socket.
+        let mut connection = pin!(connection);
+        let mut driving = true;
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut reply => return result,
+                // Its error, if any, also reaches the reply.
+                _ = &mut connection, if driving => driving = false,
+            }
+        }
+    }
+
+    async fn read(&self, response: http::Response<hyper::body::Incoming>) -> Result<Fetched, FetchError> {
+        let (head, mut body) = response.into_parts();
+        // Grown by what really comes, not by what the head promises.
+        let mut bytes = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|source| self.protocol(source))?;
+            let Some(data) = frame.data_ref() else { continue };
+            if bytes.len() + data.len() > self.max_bytes {
+                return Err(FetchError::TooLarge {
+                    worker: self.url.display_name(),
+                    path: self.path.to_owned(),
+                    limit: self.max_bytes,
+                });
+            }
+            bytes.extend_from_slice(data);
+        }
+        Ok(Fetched { status: head.status, headers: head.headers, body: bytes.freeze() })
+    }
+
+    fn protocol(&self, source: hyper::Error) -> FetchError {
+        FetchError::Protocol { worker: self.url.display_name(), path: self.path.to_owned(), source }
+    }
+}

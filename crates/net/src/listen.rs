@@ -1,0 +1,138 @@
+//! Listening sockets.
+//!
+//! A unix socket's file outlives a crashed process: one that nobody answers is replaced, one that somebody answers is
+//! taken. A listener removes its own file when it is dropped.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+
+use crate::{Address, ListenAddr, Stream};
+
+/// Why a place cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Somebody else listens there.
+    #[error("{address} is already in use: stop the other process or choose another port with {flag}")]
+    Taken {
+        /// The place.
+        address: ListenAddr,
+        /// The flag that chooses it.
+        flag: &'static str,
+    },
+    /// A port below 1024, or a directory that may not be written.
+    #[error(
+        "{address} may not be listened on by this user: choose a port from 1024 up, or a directory of your own, with {flag}"
+    )]
+    Forbidden {
+        /// The place.
+        address: ListenAddr,
+        /// The flag that chooses it.
+        flag: &'static str,
+    },
+    /// The address is not one of this machine's, the path cannot be used, and the like.
+    #[error(
+        "{address} cannot be listened on ({source}): use an address of this machine, for example 127.0.0.1, with {flag}"
+    )]
+    Unusable {
+        /// The place.
+        address: ListenAddr,
+        /// The flag that chooses it.
+        flag: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A bound listening socket.
+#[derive(Debug)]
+pub struct Listener {
+    socket: Socket,
+    flag: &'static str,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener, SocketFile),
+}
+
+/// Binds `address`. Port 0 is chosen by the system: ask [`Listener::address`].
+pub async fn listen(address: &ListenAddr) -> Result<Listener, ListenError> {
+    let flag = address.flag();
+    let socket = match address.address() {
+        Address::Tcp { host, port } => TcpListener::bind((host.as_str(), *port)).await.map(Socket::Tcp),
+        Address::Unix(path) => bind_unix(path).await,
+    };
+    match socket {
+        Ok(socket) => Ok(Listener { socket, flag }),
+        Err(source) => {
+            let address = address.clone();
+            Err(match source.kind() {
+                io::ErrorKind::AddrInUse => ListenError::Taken { address, flag },
+                io::ErrorKind::PermissionDenied => ListenError::Forbidden { address, flag },
+                _ => ListenError::Unusable { address, flag, source },
+            })
+        }
+    }
+}
+
+impl Listener {
+    /// The next connection. Cancelling loses none. An error concerns one connection or a passing shortage (of file
+    /// descriptors, say): pause briefly and call again.
+    pub async fn accept(&self) -> io::Result<Stream> {
+        match &self.socket {
+            Socket::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok(Stream::Tcp(stream))
+            }
+            Socket::Unix(listener, _) => Ok(Stream::Unix(listener.accept().await?.0)),
+        }
+    }
+
+    /// Where it listens, with the port that the system chose.
+    pub fn address(&self) -> ListenAddr {
+        match &self.socket {
+            Socket::Tcp(listener) => match listener.local_addr() {
+                Ok(address) => ListenAddr::from(address),
+                // Only a closed descriptor has no name, and this one is open.
+                Err(_) => ListenAddr::tcp("0.0.0.0", 0),
+            },
+            Socket::Unix(_, file) => ListenAddr::unix(&file.0),
+        }
+        .chosen_by(self.flag)
+    }
+}
+
+async fn bind_unix(path: &Path) -> io::Result<Socket> {
+    let listener = match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_abandoned(path).await => {
+            std::fs::remove_file(path)?;
+            UnixListener::bind(path)?
+        }
+        bound => bound?,
+    };
+    Ok(Socket::Unix(listener, SocketFile(path.to_owned())))
+}
+
+/// A refused connection proves that no process holds the socket; a plain file is never taken for an abandoned socket.
+async fn is_abandoned(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
+    is_socket
+        && matches!(UnixStream::connect(path).await, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+#[derive(Debug)]
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Somebody may have removed it already; there is nobody left to tell.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}

@@ -1,0 +1,158 @@
+//! One model's way from a request to token ids.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+
+use crate::{
+    Artefacts, ChatRequest, LoadError, TemplateSource,
+    artefacts::{TokenizerConfig, digest},
+    chat,
+    template::ChatTemplates,
+    tokenizer::Tokenizer,
+};
+
+/// A tokenizer with its chat template. Made once per model and shared: every method takes `&self`.
+#[derive(Debug)]
+pub struct PromptModel {
+    tokenizer: Tokenizer,
+    /// Why there is none, if so.
+    templates: Result<ChatTemplates, String>,
+    template_source: TemplateSource,
+    tokenizer_digest: String,
+    template_digest: Option<String>,
+    max_len: Option<u32>,
+    /// Picoseconds a byte.
+    cost: AtomicU64,
+}
+
+/// A chat as the engine will see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rendered {
+    /// The rendered text.
+    pub text: String,
+    /// Its token ids.
+    pub tokens: Vec<u32>,
+}
+
+/// Why the engine's token ids cannot be told. None of it is a reason to refuse the request.
+#[derive(Debug, thiserror::Error)]
+pub enum PromptError {
+    /// The model has no template that works here.
+    #[error("the model has no usable chat template: {0}")]
+    NoTemplate(String),
+    /// A field is not JSON that this crate can read.
+    #[error("{field} is not readable: {reason}")]
+    Json {
+        /// The request's field.
+        field: &'static str,
+        /// In the parser's words.
+        reason: String,
+    },
+    /// The request asks for something whose tokens only the engine knows.
+    #[error("{what} is not rendered here, only in the engine")]
+    Unsupported {
+        /// What it asks for.
+        what: String,
+    },
+    /// The engine will most likely refuse the request too.
+    #[error("the chat does not fit the template: {0}")]
+    Template(String),
+    /// The tokenizer library gave up.
+    #[error("the text cannot be tokenised: {0}")]
+    Tokenizer(String),
+}
+
+/// A guess until [`PromptModel::set_cost`]: a desktop core with a plain build.
+const UNMEASURED_COST_PS: u64 = 250_000;
+
+impl PromptModel {
+    /// Loads a model's files: up to seconds of computing for a large vocabulary. A template that does not compile does
+    /// not fail the load, since plain prompts work without one; see [`Self::template_problem`].
+    pub fn load(artefacts: Artefacts<'_>) -> Result<Self, LoadError> {
+        artefacts.check_sizes()?;
+        let config = artefacts.tokenizer_config.map(TokenizerConfig::read).transpose()?.unwrap_or_default();
+        let tokenizer = Tokenizer::load(artefacts.tokenizer_json)?;
+        let (sources, template_source) = match artefacts.chat_template {
+            Some(template) => (vec![("default".to_owned(), template.to_owned())], TemplateSource::File),
+            None if config.templates.is_empty() => (Vec::new(), TemplateSource::None),
+            None => (config.templates, TemplateSource::TokenizerConfig),
+        };
+        let template_digest = (!sources.is_empty())
+            .then(|| digest(sources.iter().flat_map(|(name, text)| [name.as_bytes(), b"\0", text.as_bytes(), b"\0"])));
+        Ok(Self {
+            tokenizer,
+            templates: ChatTemplates::compile(sources, config.special_tokens),
+            template_source,
+            tokenizer_digest: digest([artefacts.tokenizer_json]),
+            template_digest,
+            max_len: config.max_len,
+            cost: AtomicU64::new(UNMEASURED_COST_PS),
+        })
+    }
+
+    /// Renders a chat and tokenises it. `now_unix_s` is for templates that write today's date.
+    pub fn chat_tokens(&self, chat: &ChatRequest<'_>, now_unix_s: i64) -> Result<Rendered, PromptError> {
+        let text = self.chat_text(chat, now_unix_s)?;
+        let tokens = self.text_tokens(&text, chat.add_special_tokens)?;
+        Ok(Rendered { text, tokens })
+    }
+
+    /// Renders a chat: the cheap half of [`Self::chat_tokens`], after which the cost of the other half can be told.
+    pub fn chat_text(&self, chat: &ChatRequest<'_>, now_unix_s: i64) -> Result<String, PromptError> {
+        let templates = self.templates.as_ref().map_err(|reason| PromptError::NoTemplate(reason.clone()))?;
+        chat::render(templates, chat, now_unix_s)
+    }
+
+    /// Token ids of a text. Engines add special tokens to plain prompts and not to chats, unless told otherwise.
+    pub fn text_tokens(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, PromptError> {
+        self.tokenizer.encode(text, add_special_tokens)
+    }
+
+    /// The text of token ids, special tokens included.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, PromptError> {
+        self.tokenizer.decode(ids)
+    }
+
+    /// Tells equal tokenizer files apart from others: 16 hex digits.
+    pub fn tokenizer_digest(&self) -> &str {
+        &self.tokenizer_digest
+    }
+
+    /// Tells equal templates apart from others: 16 hex digits. `None` without a template.
+    pub fn template_digest(&self) -> Option<&str> {
+        self.template_digest.as_deref()
+    }
+
+    /// Where the template came from.
+    pub fn template_source(&self) -> TemplateSource {
+        self.template_source
+    }
+
+    /// Why chats cannot be rendered, if they cannot.
+    pub fn template_problem(&self) -> Option<&str> {
+        self.templates.as_ref().err().map(String::as_str)
+    }
+
+    /// The longest prompt in tokens, where the files say.
+    pub fn max_len(&self) -> Option<u32> {
+        self.max_len
+    }
+
+    /// Sets what tokenising one byte costs on this machine, as the caller measured it. What is no positive number is
+    /// not taken.
+    pub fn set_cost(&self, ns_per_byte: f64) {
+        if !(ns_per_byte.is_finite() && ns_per_byte > 0.0) {
+            return;
+        }
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates, as it should")]
+        self.cost.store((ns_per_byte * 1e3) as u64, Relaxed);
+    }
+
+    /// What tokenising this many bytes will cost, about. Rendering costs little beside it.
+    pub fn predicted_cost(&self, bytes: usize) -> Duration {
+        let picoseconds = self.cost.load(Relaxed).saturating_mul(bytes as u64);
+        Duration::from_nanos(picoseconds / 1_000)
+    }
+}

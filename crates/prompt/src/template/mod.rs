@@ -1,0 +1,160 @@
+//! Chat templates: compiled once, rendered with limits.
+//!
+//! Templates are written for one template engine in one language. Differences to it that real templates meet are evened
+//! out here and in [`python`]; whatever else fails is an error for the caller, not a wrong text.
+//!
+//! **Invariant**: a render ends within its fuel, its depth and its output limit, and reads nothing but its variables.
+
+mod content_format;
+mod python;
+
+pub(crate) use content_format::ContentFormat;
+
+use std::{
+    collections::BTreeMap,
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use minijinja::{
+    Environment,
+    syntax::SyntaxConfig,
+    value::{Serde, Value},
+};
+use serde_json::Map;
+
+use crate::PromptError;
+
+/// Templates of today have up to 20 KB.
+const MAX_TEMPLATE_BYTES: usize = 64 << 10;
+
+/// Steps of one render; a message takes some tens.
+const FUEL: u64 = 1_000_000;
+
+/// Nested calls of macros and loops. Real templates need a handful.
+const RECURSION: usize = 64;
+
+/// A render may put out this many times the bytes that came in, and [`OUTPUT_SLACK`] more.
+const OUTPUT_FACTOR: usize = 4;
+const OUTPUT_SLACK: usize = 64 << 10;
+
+/// A model's templates by purpose.
+#[derive(Debug)]
+pub(crate) struct ChatTemplates {
+    default: ChatTemplate,
+    /// For requests with tools, where the model has one for them.
+    tool_use: Option<ChatTemplate>,
+}
+
+impl ChatTemplates {
+    /// Compiles the named `sources`, or says why there is no template to use.
+    pub(crate) fn compile(
+        sources: Vec<(String, String)>,
+        special_tokens: Vec<(String, String)>,
+    ) -> Result<Self, String> {
+        let (mut default, mut tool_use) = (None, None);
+        for (name, source) in sources {
+            match name.as_str() {
+                "default" => default = Some(ChatTemplate::compile(&source, &special_tokens)?),
+                "tool_use" => tool_use = Some(ChatTemplate::compile(&source, &special_tokens)?),
+                _ => {}
+            }
+        }
+        let default = default.ok_or("the model's files have none")?;
+        Ok(Self { default, tool_use })
+    }
+
+    pub(crate) fn pick(&self, with_tools: bool) -> &ChatTemplate {
+        self.tool_use.as_ref().filter(|_| with_tools).unwrap_or(&self.default)
+    }
+}
+
+/// One template.
+#[derive(Debug)]
+pub(crate) struct ChatTemplate {
+    environment: Environment<'static>,
+    special_tokens: Vec<(String, String)>,
+    content_format: ContentFormat,
+    knows_developer: bool,
+    bytes: usize,
+}
+
+const NAME: &str = "chat";
+
+impl ChatTemplate {
+    fn compile(source: &str, special_tokens: &[(String, String)]) -> Result<Self, String> {
+        if source.len() > MAX_TEMPLATE_BYTES {
+            return Err(format!("it has {} bytes, expected at most {MAX_TEMPLATE_BYTES}", source.len()));
+        }
+        let mut environment = Environment::new();
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.map_err(|error| error.to_string())?);
+        environment.set_fuel(Some(FUEL));
+        environment.set_recursion_limit(RECURSION);
+        python::teach(&mut environment);
+        let compiled = content_format::plain_blocks(source);
+        environment.add_template_owned(NAME, compiled).map_err(|error| format!("it does not compile: {error}"))?;
+        Ok(Self {
+            environment,
+            special_tokens: special_tokens.to_vec(),
+            content_format: ContentFormat::of(source),
+            knows_developer: source.contains("developer"),
+            bytes: source.len(),
+        })
+    }
+
+    /// How the template wants the content of messages.
+    pub(crate) fn content_format(&self) -> ContentFormat {
+        self.content_format
+    }
+
+    /// Whether the template has a word for the role `developer`.
+    pub(crate) fn knows_developer(&self) -> bool {
+        self.knows_developer
+    }
+
+    /// Renders `variables`, which were read from `size` bytes.
+    pub(crate) fn render(
+        &self,
+        variables: Map<String, serde_json::Value>,
+        size: usize,
+        now_unix_s: i64,
+    ) -> Result<String, PromptError> {
+        let own = self.special_tokens.iter().map(|(name, text)| (name.clone(), Value::from(text.as_str())));
+        let own = own.chain([("strftime_now".to_owned(), python::strftime_now(now_unix_s))]);
+        // What the client sends wins over the model's own.
+        let sent = variables.into_iter().map(|(name, value)| (name, Value::from(Serde(value))));
+        let all: BTreeMap<String, Value> = own.chain(sent).collect();
+        let mut output = Capped { bytes: Vec::new(), room: OUTPUT_FACTOR * (size + self.bytes) + OUTPUT_SLACK };
+        let rendered = catch_unwind(AssertUnwindSafe(|| {
+            let template = self.environment.get_template(NAME)?;
+            template.render_captured_to(Value::from_pairs(all), &mut output).map(drop)
+        }));
+        match rendered {
+            Ok(Ok(())) => String::from_utf8(output.bytes).map_err(|error| PromptError::Template(error.to_string())),
+            Ok(Err(error)) => Err(PromptError::Template(format!("{error:#}"))),
+            Err(_) => Err(PromptError::Template("the template engine panicked".into())),
+        }
+    }
+}
+
+/// Takes what a render puts out, up to its limit.
+struct Capped {
+    bytes: Vec<u8>,
+    room: usize,
+}
+
+impl io::Write for Capped {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > self.room {
+            return Err(io::Error::other("the template puts out too much"));
+        }
+        self.room -= bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,363 @@
+//! What templates expect of the language they were written for: its methods, its JSON, its way to print values, its
+//! clock.
+
+use std::fmt::Write as _;
+
+use minijinja::{
+    Environment, Error, ErrorKind, Output, State,
+    value::{Kwargs, Value, ValueKind},
+};
+use minijinja_contrib::pycompat::unknown_method_callback;
+use time::OffsetDateTime;
+
+/// Containers may be nested this deep; JSON that came in is shallower.
+const MAX_DEPTH: usize = 160;
+
+/// Teaches an environment what it lacks.
+pub(super) fn teach(environment: &mut Environment<'_>) {
+    environment.set_unknown_method_callback(unknown_method_callback);
+    environment.add_filter("tojson", tojson);
+    environment.add_function("raise_exception", raise_exception);
+    // Strings and dictionaries have a length and can be indexed, which is what the test means there.
+    environment.add_test("sequence", |value: &Value| {
+        matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map)
+    });
+    environment.add_test("iterable", |value: &Value| {
+        matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Iterable)
+    });
+    environment.set_formatter(print);
+}
+
+/// The variable `strftime_now`: today's date in the template's format. The engine takes its own time zone; this takes
+/// UTC, as servers do.
+pub(super) fn strftime_now(now_unix_s: i64) -> Value {
+    Value::from_function(move |format: String| {
+        let now = OffsetDateTime::from_unix_timestamp(now_unix_s)
+            .map_err(|_| Error::new(ErrorKind::InvalidOperation, "the time is out of range"))?;
+        strftime(now, &format).map_err(|directive| {
+            Error::new(ErrorKind::InvalidOperation, format!("%{directive} is not known to strftime_now"))
+        })
+    })
+}
+
+fn raise_exception(message: String) -> Result<Value, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, message))
+}
+
+/// JSON as Python writes it: space after comma and colon, other scripts as they are, keys in their order.
+fn tojson(value: &Value, options: Kwargs) -> Result<Value, Error> {
+    let indent = options.get::<Option<usize>>("indent")?;
+    let ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
+    let sorted = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
+    let separators = options.get::<Option<Vec<String>>>("separators")?;
+    options.assert_all_used()?;
+    let (comma, colon) = match separators.as_deref() {
+        None if indent.is_some() => (",", ": "),
+        None => (", ", ": "),
+        Some([comma, colon]) => (comma.as_str(), colon.as_str()),
+        Some(_) => return Err(Error::new(ErrorKind::InvalidOperation, "separators are a pair")),
+    };
+    let mut json = Json { text: String::new(), indent, ascii, sorted, comma, colon };
+    json.write(value, 0)?;
+    Ok(Value::from_safe_string(json.text))
+}
+
+struct Json<'a> {
+    text: String,
+    indent: Option<usize>,
+    ascii: bool,
+    sorted: bool,
+    comma: &'a str,
+    colon: &'a str,
+}
+
+impl Json<'_> {
+    fn write(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        if depth > MAX_DEPTH {
+            return Err(Error::new(ErrorKind::BadSerialization, "nested too deep"));
+        }
+        match value.kind() {
+            ValueKind::None => self.text.push_str("null"),
+            ValueKind::Bool => self.text.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number => self.text.push_str(&number(value)),
+            ValueKind::String => self.string(value.as_str().unwrap_or_default()),
+            ValueKind::Seq | ValueKind::Iterable => {
+                let items: Vec<Value> = value.try_iter()?.collect();
+                self.container('[', ']', &items, depth, |json, item| json.write(item, depth + 1))?;
+            }
+            ValueKind::Map => {
+                let mut keys: Vec<Value> = value.try_iter()?.collect();
+                if self.sorted {
+                    keys.sort();
+                }
+                self.container('{', '}', &keys, depth, |json, key| {
+                    match key.as_str() {
+                        Some(key) => json.string(key),
+                        None => {
+                            let mut inner = Json { text: String::new(), ..*json };
+                            inner.write(key, MAX_DEPTH)?;
+                            json.string(&inner.text);
+                        }
+                    }
+                    json.text.push_str(json.colon);
+                    json.write(&value.get_item(key)?, depth + 1)
+                })?;
+            }
+            kind => return Err(Error::new(ErrorKind::BadSerialization, format!("{kind} has no form in json"))),
+        }
+        Ok(())
+    }
+
+    fn container(
+        &mut self,
+        open: char,
+        close: char,
+        items: &[Value],
+        depth: usize,
+        mut each: impl FnMut(&mut Self, &Value) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.text.push(open);
+        for (at, item) in items.iter().enumerate() {
+            if at > 0 {
+                self.text.push_str(self.comma);
+            }
+            self.line(depth + 1);
+            each(self, item)?;
+        }
+        if !items.is_empty() {
+            self.line(depth);
+        }
+        self.text.push(close);
+        Ok(())
+    }
+
+    fn line(&mut self, depth: usize) {
+        if let Some(indent) = self.indent {
+            self.text.push('\n');
+            // A template's own number: a silly one must not become a silly string.
+            self.text.extend(std::iter::repeat_n(' ', indent.min(16) * depth));
+        }
+    }
+
+    fn string(&mut self, string: &str) {
+        self.text.push('"');
+        for letter in string.chars() {
+            match letter {
+                '"' => self.text.push_str("\\\""),
+                '\\' => self.text.push_str("\\\\"),
+                '\n' => self.text.push_str("\\n"),
+                '\r' => self.text.push_str("\\r"),
+                '\t' => self.text.push_str("\\t"),
+                '\u{8}' => self.text.push_str("\\b"),
+                '\u{c}' => self.text.push_str("\\f"),
+                '\0'..='\u{1f}' => escape(&mut self.text, letter),
+                '\u{7f}'.. if self.ascii && letter != '\u{7f}' => escape(&mut self.text, letter),
+                _ => self.text.push(letter),
+            }
+        }
+        self.text.push('"');
+    }
+}
+
+fn escape(text: &mut String, letter: char) {
+    for unit in letter.encode_utf16(&mut [0; 2]) {
+        let _ = write!(text, "\\u{unit:04x}");
+    }
+}
+
+/// A number as Python writes it.
+fn number(value: &Value) -> String {
+    match f64::try_from(value.clone()) {
+        Ok(float) if !value.is_integer() => python_float(float),
+        _ => value.to_string(),
+    }
+}
+
+/// The shortest digits that read back as the same number; an exponent below 1e-4 and from 1e16 on.
+fn python_float(float: f64) -> String {
+    if float.is_nan() {
+        return "NaN".into();
+    }
+    if float.is_infinite() {
+        return if float > 0.0 { "Infinity".into() } else { "-Infinity".into() };
+    }
+    let scientific = format!("{float:e}");
+    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    if float != 0.0 && !(-4..16).contains(&exponent) {
+        let sign = if exponent < 0 { '-' } else { '+' };
+        return format!("{digits}e{sign}{:02}", exponent.unsigned_abs());
+    }
+    let plain = float.to_string();
+    if plain.contains('.') { plain } else { format!("{plain}.0") }
+}
+
+/// Prints a value into the text as Python's `str` does. The engine's own printer is right for all but these kinds.
+fn print(output: &mut Output<'_>, state: &mut State<'_, '_>, value: &Value) -> Result<(), Error> {
+    match value.kind() {
+        ValueKind::Seq | ValueKind::Map => {
+            let mut text = String::new();
+            repr(&mut text, value, 0)?;
+            Ok(output.write_str(&text)?)
+        }
+        ValueKind::Number if !value.is_integer() => Ok(output.write_str(&number(value))?),
+        _ => minijinja::escape_formatter(output, state, value),
+    }
+}
+
+/// A value as Python's `repr` writes it.
+fn repr(text: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
+    if depth > MAX_DEPTH {
+        return Err(Error::new(ErrorKind::BadSerialization, "nested too deep"));
+    }
+    match value.kind() {
+        ValueKind::String => repr_string(text, value.as_str().unwrap_or_default()),
+        ValueKind::Number => text.push_str(&number(value)),
+        ValueKind::Seq => {
+            text.push('[');
+            for (at, item) in value.try_iter()?.enumerate() {
+                text.push_str(if at > 0 { ", " } else { "" });
+                repr(text, &item, depth + 1)?;
+            }
+            text.push(']');
+        }
+        ValueKind::Map => {
+            text.push('{');
+            for (at, key) in value.try_iter()?.enumerate() {
+                text.push_str(if at > 0 { ", " } else { "" });
+                repr(text, &key, depth + 1)?;
+                text.push_str(": ");
+                repr(text, &value.get_item(&key)?, depth + 1)?;
+            }
+            text.push('}');
+        }
+        _ => text.push_str(&value.to_string()),
+    }
+    Ok(())
+}
+
+fn repr_string(text: &mut String, string: &str) {
+    let quote = if string.contains('\'') && !string.contains('"') { '"' } else { '\'' };
+    text.push(quote);
+    for letter in string.chars() {
+        match letter {
+            '\\' => text.push_str("\\\\"),
+            '\n' => text.push_str("\\n"),
+            '\r' => text.push_str("\\r"),
+            '\t' => text.push_str("\\t"),
+            '\0'..='\u{1f}' | '\u{7f}'..='\u{a0}' | '\u{ad}' => {
+                let _ = write!(text, "\\x{:02x}", u32::from(letter));
+            }
+            _ if letter == quote => {
+                text.push('\\');
+                text.push(letter);
+            }
+            _ => text.push(letter),
+        }
+    }
+    text.push(quote);
+}
+
+/// Formats a time; `Err` is a directive that is not known here.
+fn strftime(now: OffsetDateTime, format: &str) -> Result<String, char> {
+    let mut text = String::new();
+    let mut letters = format.chars();
+    while let Some(letter) = letters.next() {
+        if letter != '%' {
+            text.push(letter);
+            continue;
+        }
+        let mut directive = letters.next().unwrap_or('%');
+        let unpadded = directive == '-';
+        if unpadded {
+            directive = letters.next().unwrap_or('-');
+        }
+        let hour12 = (now.hour() + 11) % 12 + 1;
+        let (value, width) = match directive {
+            'd' => (u32::from(now.day()), 2),
+            'm' => (u32::from(u8::from(now.month())), 2),
+            'y' => (now.year().rem_euclid(100).unsigned_abs(), 2),
+            'H' => (u32::from(now.hour()), 2),
+            'I' => (u32::from(hour12), 2),
+            'M' => (u32::from(now.minute()), 2),
+            'S' => (u32::from(now.second()), 2),
+            'j' => (u32::from(now.ordinal()), 3),
+            'Y' => (now.year().unsigned_abs(), 4),
+            other => {
+                match other {
+                    'B' => text.push_str(&now.month().to_string()),
+                    'b' | 'h' => text.extend(now.month().to_string().chars().take(3)),
+                    'A' => text.push_str(&now.weekday().to_string()),
+                    'a' => text.extend(now.weekday().to_string().chars().take(3)),
+                    'p' => text.push_str(if now.hour() < 12 { "AM" } else { "PM" }),
+                    'F' => text.push_str(&strftime(now, "%Y-%m-%d")?),
+                    'T' => text.push_str(&strftime(now, "%H:%M:%S")?),
+                    '%' => text.push('%'),
+                    unknown => return Err(unknown),
+                }
+                continue;
+            }
+        };
+        let width = if unpadded { 1 } else { width };
+        let _ = write!(text, "{value:0width$}");
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn render(template: &str, variables: serde_json::Value) -> String {
+        let mut environment = Environment::new();
+        teach(&mut environment);
+        environment.render_str(template, minijinja::value::Serde(variables)).unwrap()
+    }
+
+    #[test]
+    fn json_is_written_as_python_writes_it() {
+        let value = serde_json::json!({"value": {
+            "z": "<b>&'\u{7f}é\u{2028}\u{1}\"", "a": [1, 2.5, 1e16, 1.0, -0.00001, true, null], "e": [], "o": {},
+        }});
+        assert_eq!(
+            render("{{ value | tojson }}", value),
+            "{\"z\": \"<b>&'\u{7f}é\u{2028}\\u0001\\\"\", \"a\": [1, 2.5, 1e+16, 1.0, -1e-05, true, null], \"e\": [], \"o\": {}}"
+        );
+    }
+
+    #[test]
+    fn json_takes_its_options() {
+        let value = serde_json::json!({"value": {"b": [1], "a": "é😀"}});
+        assert_eq!(
+            render("{{ value | tojson(indent=2, ensure_ascii=true, sort_keys=true) }}", value.clone()),
+            "{\n  \"a\": \"\\u00e9\\ud83d\\ude00\",\n  \"b\": [\n    1\n  ]\n}"
+        );
+        assert_eq!(render("{{ value | tojson(separators=(',', ':')) }}", value), "{\"b\":[1],\"a\":\"é😀\"}");
+    }
+
+    #[test]
+    fn values_print_as_python_prints_them() {
+        let value = serde_json::json!({"value": {"a": "it's", "b": ["\"", "é\n", null, true, 1.0]}, "float": 2.50});
+        assert_eq!(
+            render("{{ value }} {{ float }} {{ none }} {{ true }} {{ 'é<' }}{{ missing }}", value),
+            "{'a': \"it's\", 'b': ['\"', 'é\\n', None, True, 1.0]} 2.5 None True é<"
+        );
+    }
+
+    #[test]
+    fn strings_and_dictionaries_are_sequences() {
+        let value = serde_json::json!({"s": "x", "d": {"a": 1}, "n": 1});
+        let tests = "{{ s is sequence }} {{ d is sequence }} {{ n is sequence }} {{ s is iterable }} {{ n is iterable }} {{ u is iterable }}";
+        assert_eq!(render(tests, value), "True True False True False False");
+    }
+
+    #[test]
+    fn a_date_is_written_in_the_template_s_format() {
+        let now = OffsetDateTime::from_unix_timestamp(1_762_000_205).unwrap();
+        assert_eq!(
+            strftime(now, "%d %b %Y|%-d %B %y|%A %a|%H:%M:%S %I %p|%j|%F|%%").unwrap(),
+            "01 Nov 2025|1 November 25|Saturday Sat|12:30:05 12 PM|305|2025-11-01|%"
+        );
+        assert_eq!(strftime(now, "%Q"), Err('Q'));
+    }
+}

@@ -1,0 +1,112 @@
+//! What was chosen, and how it is told.
+
+use std::sync::Arc;
+
+use crate::{
+    CostUnit, Decision, Excluded, Method, Policy, ReservationId, Reserved, Scored,
+    policy::{Contender, Price, Scene},
+};
+
+/// A winner with its reservation, and everything that was weighed against it.
+#[derive(Debug)]
+pub(crate) struct Choice<'a> {
+    pub(crate) scene: Scene<'a>,
+    /// One per contender.
+    pub(crate) prices: Vec<Price>,
+    /// Contenders by price, cheapest first.
+    pub(crate) order: Vec<usize>,
+    /// The winner's place in `order`.
+    pub(crate) place: usize,
+    pub(crate) unit: CostUnit,
+    pub(crate) reservation: ReservationId,
+    pub(crate) reserved: Reserved,
+}
+
+/// What the caller knows of a decision besides the choice.
+#[derive(Debug)]
+pub(crate) struct Circumstances {
+    pub(crate) policy: Policy,
+    pub(crate) method: Method,
+    pub(crate) excluded: Vec<Excluded>,
+    pub(crate) lookup_us: f64,
+    pub(crate) decide_us: f64,
+}
+
+impl Choice<'_> {
+    /// The contender that won.
+    pub(crate) fn winner(&self) -> &Contender<'_> {
+        &self.scene.contenders[self.order[self.place]]
+    }
+
+    /// The decision as the receipt will show it, with at most `kept` candidates (at least winner and runner-up).
+    pub(crate) fn decision(&self, circumstances: Circumstances, kept: usize) -> Decision {
+        let Circumstances { policy, method, excluded, lookup_us, decide_us } = circumstances;
+        let runner_up = (0..self.order.len()).find(|place| *place != self.place);
+        let surveyed = &self.winner().surveyed;
+        let price = |place: usize| &self.prices[self.order[place]];
+        Decision {
+            policy,
+            method,
+            cost_unit: self.unit,
+            candidates: self.worth_keeping(runner_up, kept.max(2)).into_iter().map(|place| self.row(place)).collect(),
+            candidates_total: self.order.len(),
+            excluded,
+            winner: self.winner().target(),
+            winner_name: Arc::clone(&surveyed.candidate.name),
+            runner_up: runner_up.map(|place| self.scene.contenders[self.order[place]].target()),
+            regret_ms: runner_up
+                .filter(|_| self.unit == CostUnit::Ms)
+                .map(|place| price(place).cost - price(self.place).cost),
+            predicted_cached_tokens: surveyed.predicted_cached_tokens,
+            block_size: surveyed.candidate.namespace.block_size.tokens(),
+            prompt_blocks: surveyed.prompt_blocks,
+            reserved: self.reserved,
+            lookup_us,
+            decide_us,
+        }
+    }
+
+    /// Places worth telling of, best first: winner, runner-up, most warm, least loaded, then by rank.
+    fn worth_keeping(&self, runner_up: Option<usize>, kept: usize) -> Vec<usize> {
+        let contender = |place: &usize| &self.scene.contenders[self.order[*place]];
+        let places = || 0..self.order.len();
+        if self.order.len() <= kept {
+            return places().collect();
+        }
+        // Of equals the better rank, so the last of `max` is turned round.
+        let warmest = places().rev().max_by_key(|place| contender(place).surveyed.warm.total());
+        let idlest = places().min_by_key(|place| contender(place).standing.load.in_flight);
+        let mut keep = Vec::with_capacity(kept);
+        for place in [Some(self.place), runner_up, warmest, idlest].into_iter().flatten().chain(places()) {
+            if keep.len() == kept {
+                break;
+            }
+            if !keep.contains(&place) {
+                keep.push(place);
+            }
+        }
+        keep.sort_unstable();
+        keep
+    }
+
+    fn row(&self, place: usize) -> Scored {
+        let Contender { surveyed, standing } = &self.scene.contenders[self.order[place]];
+        let price = &self.prices[self.order[place]];
+        let candidate = surveyed.candidate;
+        Scored {
+            target: candidate.target,
+            name: Arc::clone(&candidate.name),
+            rank: u32::try_from(place + 1).unwrap_or(u32::MAX),
+            warm_tokens: surveyed.warm,
+            predicted_cached_tokens: surveyed.predicted_cached_tokens,
+            uncached_tokens: surveyed.uncached_tokens,
+            cache_source: candidate.cache,
+            stream_state: candidate.stream_state,
+            health: candidate.health,
+            load: standing.load,
+            cost: price.cost,
+            predicted_ttft_ms: price.predicted_ttft_ms,
+            terms: price.terms,
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! What each target has been given and not yet finished.
+//!
+//! Every dispatch is a reservation: counted when it is opened, moved from prefill to decode at its first token, freed
+//! when it is closed. Nothing here chooses, and nothing here knows of HTTP: who closes a reservation, and why, is the
+//! caller's business.
+//!
+//! **Invariant**: a reservation is freed exactly once, and when none is open every target's load is exactly zero: all
+//! sums are integers.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use kv_blocks::{Moment, SequenceHash, Target, WorkerId};
+
+use crate::{ReservationId, decayed::Decayed};
+
+/// Load of one target, as counted from our own decisions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TargetLoad {
+    /// Requests sent and not done.
+    pub in_flight: u32,
+    /// Prompt tokens still to be computed: of requests without a first token.
+    pub queued_prefill_tokens: u64,
+    /// Sequences that have their first token.
+    pub decode_sequences: u32,
+    /// Blocks of all active sequences, shared prefixes counted once.
+    pub decode_blocks: u64,
+}
+
+/// Dispatched prefill work counts towards utilisation this long.
+const WORK_MEMORY: Duration = Duration::from_secs(30);
+
+/// Cold tokens given to a target count towards its share this long.
+const COLD_MEMORY: Duration = Duration::from_secs(300);
+
+/// Blocks of one sequence that are compared with other sequences' blocks; later ones count as its own. It bounds the
+/// time under the lock, at the price of counting shared blocks beyond it twice.
+const COMPARED_BLOCKS: usize = 4096;
+
+/// The blocks of one sequence, as the ledger counts them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SequenceBlocks {
+    /// Sequence hashes; a prefix of them may be active already.
+    pub(crate) chain: Option<Arc<[SequenceHash]>>,
+    /// Tells equal hashes of different namespaces apart.
+    pub(crate) fingerprint: u64,
+    /// Blocks that no other sequence can share: the partial one at the end, or all when the hashes are unknown.
+    pub(crate) unshared: u64,
+}
+
+impl SequenceBlocks {
+    fn keys(&self) -> impl Iterator<Item = u64> + '_ {
+        self.chain.iter().flat_map(|chain| chain.iter()).take(COMPARED_BLOCKS).map(|hash| self.key(*hash))
+    }
+
+    /// Blocks in all.
+    pub(crate) fn count(&self) -> u64 {
+        self.unshared + self.chain.as_ref().map_or(0, |chain| chain.len() as u64)
+    }
+
+    fn key(&self, hash: SequenceHash) -> u64 {
+        hash.0 ^ self.fingerprint
+    }
+
+    /// Blocks that are counted without comparing.
+    fn uncompared(&self) -> u64 {
+        let beyond = self.chain.as_ref().map_or(0, |chain| chain.len().saturating_sub(COMPARED_BLOCKS));
+        self.unshared + beyond as u64
+    }
+}
+
+/// What a dispatch adds to a target.
+#[derive(Debug)]
+pub(crate) struct Load {
+    pub(crate) target: Target,
+    pub(crate) prompt_tokens: u32,
+    pub(crate) uncached_tokens: u32,
+    /// Estimated time to compute the uncached tokens.
+    pub(crate) prefill_ms: f64,
+    /// Estimated time that running sequences take from its prefill.
+    pub(crate) interleave_ms: f64,
+    pub(crate) blocks: SequenceBlocks,
+}
+
+/// A first token of a target that had nothing else to compute: what its speed is learned from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct PrefillSample {
+    pub(crate) worker: WorkerId,
+    pub(crate) tokens: u32,
+    pub(crate) ms: f64,
+}
+
+/// All targets' accounts and the open reservations. Memory is bounded by the open reservations and the known targets.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    accounts: HashMap<Target, Account>,
+    open: HashMap<ReservationId, Reservation>,
+    issued: u64,
+}
+
+#[derive(Debug)]
+struct Reservation {
+    load: Load,
+    opened: Moment,
+    /// Nothing was waiting for prefill when it was opened.
+    alone: bool,
+    decoding: bool,
+}
+
+impl Ledger {
+    /// Counts `load` on its target; also says how many of its blocks were not active there before.
+    pub(crate) fn open(&mut self, now: Moment, load: Load) -> (ReservationId, u64) {
+        self.issued += 1;
+        let id = ReservationId(self.issued);
+        let account = self.accounts.entry(load.target).or_default();
+        let alone = account.queue.is_empty();
+        if alone {
+            account.head_since = now;
+        }
+        account.in_flight += 1;
+        account.queue.insert(id, Queued { tokens: load.uncached_tokens, us: whole_us(load.prefill_ms) });
+        account.queued_tokens += u64::from(load.uncached_tokens);
+        account.queued_us += whole_us(load.prefill_ms);
+        account.last_dispatch = self.issued;
+        account.work_ms.add(now, load.prefill_ms);
+        account.cold_tokens.add(now, f64::from(load.uncached_tokens));
+        let added = account.add_blocks(&load.blocks);
+        self.open.insert(id, Reservation { load, opened: now, alone, decoding: false });
+        (id, added)
+    }
+
+    /// The prompt is computed. Unknown and repeated ids are ignored.
+    pub(crate) fn first_token(&mut self, now: Moment, id: ReservationId) -> Option<PrefillSample> {
+        let reservation = self.open.get_mut(&id).filter(|reservation| !reservation.decoding)?;
+        reservation.decoding = true;
+        let load = &reservation.load;
+        let account = self.accounts.get_mut(&load.target)?;
+        account.dequeue(now, id);
+        account.decode_sequences += 1;
+        account.decode_tokens += u64::from(load.prompt_tokens);
+        reservation.alone.then(|| PrefillSample {
+            worker: load.target.worker,
+            tokens: load.uncached_tokens,
+            ms: (now.ms_since(reservation.opened) - load.interleave_ms).max(0.0),
+        })
+    }
+
+    /// Frees a reservation. Unknown and repeated ids are ignored.
+    pub(crate) fn close(&mut self, now: Moment, id: ReservationId) {
+        let Some(reservation) = self.open.remove(&id) else { return };
+        let load = &reservation.load;
+        let Some(account) = self.accounts.get_mut(&load.target) else { return };
+        account.in_flight -= 1;
+        if reservation.decoding {
+            account.decode_sequences -= 1;
+            account.decode_tokens -= u64::from(load.prompt_tokens);
+        } else {
+            account.dequeue(now, id);
+        }
+        account.remove_blocks(&load.blocks);
+        if account.forgotten && account.in_flight == 0 {
+            self.accounts.remove(&load.target);
+        }
+    }
+
+    pub(crate) fn account(&self, target: Target) -> Option<&Account> {
+        self.accounts.get(&target)
+    }
+
+    pub(crate) fn load(&self, target: Target) -> TargetLoad {
+        self.account(target).map_or_else(TargetLoad::default, Account::load)
+    }
+
+    pub(crate) fn open_reservations(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Drops a worker's accounts, each as soon as nothing of it is in flight.
+    pub(crate) fn forget(&mut self, worker: WorkerId) {
+        self.accounts.retain(|target, account| {
+            account.forgotten |= target.worker == worker;
+            !(account.forgotten && account.in_flight == 0)
+        });
+    }
+}
+
+/// One target's load.
+#[derive(Debug)]
+pub(crate) struct Account {
+    in_flight: u32,
+    /// Prefills without a first token, in the order of dispatch.
+    queue: BTreeMap<ReservationId, Queued>,
+    queued_tokens: u64,
+    queued_us: u64,
+    /// When the first of `queue` is believed to have started.
+    head_since: Moment,
+    decode_sequences: u32,
+    decode_tokens: u64,
+    /// Compared blocks of open reservations, with how many hold each. Prefixes of its members are members.
+    active: HashMap<u64, u32>,
+    uncompared: u64,
+    last_dispatch: u64,
+    work_ms: Decayed,
+    cold_tokens: Decayed,
+    forgotten: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Queued {
+    tokens: u32,
+    us: u64,
+}
+
+impl Default for Account {
+    fn default() -> Self {
+        Self {
+            in_flight: 0,
+            queue: BTreeMap::new(),
+            queued_tokens: 0,
+            queued_us: 0,
+            head_since: Moment::START,
+            decode_sequences: 0,
+            decode_tokens: 0,
+            active: HashMap::new(),
+            uncompared: 0,
+            last_dispatch: 0,
+            work_ms: Decayed::over(WORK_MEMORY),
+            cold_tokens: Decayed::over(COLD_MEMORY),
+            forgotten: false,
+        }
+    }
+}
+
+impl Account {
+    pub(crate) fn load(&self) -> TargetLoad {
+        TargetLoad {
+            in_flight: self.in_flight,
+            queued_prefill_tokens: self.queued_tokens,
+            decode_sequences: self.decode_sequences,
+            decode_blocks: self.active.len() as u64 + self.uncompared,
+        }
+    }
+
+    /// Estimated time until the queued prefills are computed. Prefills run in order, so what passed since the first one
+    /// started counts, up to nearly all of its own estimate: it has not answered yet.
+    pub(crate) fn backlog_ms(&self, now: Moment) -> f64 {
+        let Some((_, head)) = self.queue.first_key_value() else { return 0.0 };
+        let ran_us = (now.since(self.head_since).as_secs_f64() * 1e6).min(0.95 * head.us as f64);
+        (self.queued_us as f64 - ran_us).max(0.0) / 1e3
+    }
+
+    /// Prompt tokens of the sequences that are generating.
+    pub(crate) fn decode_tokens(&self) -> u64 {
+        self.decode_tokens
+    }
+
+    /// Number of the latest reservation here; 0 if there was none.
+    pub(crate) fn last_dispatch(&self) -> u64 {
+        self.last_dispatch
+    }
+
+    /// Prefill time dispatched lately.
+    pub(crate) fn work_ms(&self, now: Moment) -> f64 {
+        self.work_ms.at(now)
+    }
+
+    /// Uncached tokens dispatched lately.
+    pub(crate) fn cold_tokens(&self, now: Moment) -> f64 {
+        self.cold_tokens.at(now)
+    }
+
+    /// Blocks of `blocks` that are not active here.
+    pub(crate) fn new_blocks(&self, blocks: &SequenceBlocks) -> u64 {
+        let compared = blocks.chain.as_deref().map_or(&[][..], |chain| &chain[..chain.len().min(COMPARED_BLOCKS)]);
+        // Members' prefixes are members, so the active ones are a prefix of the chain.
+        let known = compared.partition_point(|hash| self.active.contains_key(&blocks.key(*hash)));
+        (compared.len() - known) as u64 + blocks.uncompared()
+    }
+
+    fn add_blocks(&mut self, blocks: &SequenceBlocks) -> u64 {
+        let before = self.active.len();
+        for key in blocks.keys() {
+            *self.active.entry(key).or_insert(0) += 1;
+        }
+        self.uncompared += blocks.uncompared();
+        (self.active.len() - before) as u64 + blocks.uncompared()
+    }
+
+    fn remove_blocks(&mut self, blocks: &SequenceBlocks) {
+        for key in blocks.keys() {
+            if let Some(holders) = self.active.get_mut(&key) {
+                *holders -= 1;
+                if *holders == 0 {
+                    self.active.remove(&key);
+                }
+            }
+        }
+        self.uncompared -= blocks.uncompared();
+        if self.active.is_empty() {
+            // A burst of long prompts must not leave its table behind.
+            self.active.shrink_to(COMPARED_BLOCKS);
+        }
+    }
+
+    fn dequeue(&mut self, now: Moment, id: ReservationId) {
+        if let Some(queued) = self.queue.remove(&id) {
+            self.queued_tokens -= u64::from(queued.tokens);
+            self.queued_us -= queued.us;
+            // Whoever ended, the engine is believed to be at the start of the next one.
+            self.head_since = now;
+        }
+    }
+}
+
+fn whole_us(ms: f64) -> u64 {
+    // Bounded on both sides, so the cast is exact enough; an hour is longer than any prefill.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to an hour")]
+    let us = (ms * 1e3).clamp(0.0, 3.6e9) as u64;
+    us
+}

@@ -1,0 +1,63 @@
+//! What the router answers.
+
+use kv_blocks::Target;
+
+use crate::{Decision, Excluded, Policy};
+
+/// The answer to a job.
+#[derive(Debug)]
+pub enum Dispatch {
+    /// Send it now.
+    Plan(Box<Plan>),
+    /// Keep it until `tick` releases the ticket.
+    Held(Ticket),
+    /// Nobody can take it.
+    Refused(Refusal),
+}
+
+/// Where a request goes, with load already counted there.
+#[derive(Debug)]
+pub struct Plan {
+    /// Give it back with `done`, whatever happens.
+    pub reservation: ReservationId,
+    /// The target that computes the prompt, if another one generates.
+    pub prefill: Option<Leg>,
+    /// The target that generates.
+    pub decode: Leg,
+    /// Why, for the receipt.
+    pub decision: Decision,
+}
+
+/// One phase of a request on one target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leg {
+    /// The target.
+    pub target: Target,
+}
+
+/// Load counted on a target; never used twice in a router's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ReservationId(pub u64);
+
+/// A held request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// A held request that may go now.
+#[derive(Debug)]
+pub struct Released {
+    /// The ticket it was held under.
+    pub ticket: Ticket,
+    /// Where it goes.
+    pub plan: Plan,
+}
+
+/// Why a job got no target.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("no target may take the request: {} excluded, see the reasons in the receipt", excluded.len())]
+pub struct Refusal {
+    /// The policy that would have decided.
+    pub policy: Policy,
+    /// Every target considered, with the reason against it.
+    pub excluded: Vec<Excluded>,
+}

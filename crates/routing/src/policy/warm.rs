@@ -1,0 +1,171 @@
+//! `warm`: the target with the lowest estimated cost in time, to this request and to those it delays.
+//!
+//! Cost, in milliseconds, the sum of these terms:
+//!
+//! - `overhead_ms`: time to first token that the prompt does not change;
+//! - `queue_ms`: until the prefills already queued there are computed;
+//! - `prefill_ms`: to compute the tokens that are not warm there;
+//! - `reload_ms`: to bring warm tokens up from slower tiers;
+//! - `interleave_ms`: steps of running sequences between the parts of the prefill;
+//! - `others_ms`: the prefill once more, times a weight that grows with utilisation: what a miss costs everyone else;
+//! - `decode_slowdown_ms`: a share of the time by which the sequences there get slower;
+//! - `eviction_ms`: what active blocks beyond the size of its cache would have to wait;
+//! - `spread_ms`: more for cold work on a target that got more of it than the others lately, and for a target that holds
+//!   far more requests than the others: a hot prefix is copied before its holder drowns.
+//!
+//! The first five are the predicted time to first token. A request's overlap weight multiplies `prefill_ms`,
+//! `reload_ms` and `others_ms`: at 0 caches do not count.
+
+use super::{Contender, CostUnit, Price, Rule, Scene, Terms};
+use crate::rates::CONTEXT_TOKENS_PER_SEQUENCE;
+
+#[derive(Debug, Default)]
+pub(super) struct Warm;
+
+const TERMS: [&str; 9] = [
+    "prefill_ms",
+    "queue_ms",
+    "decode_slowdown_ms",
+    "reload_ms",
+    "eviction_ms",
+    "spread_ms",
+    "others_ms",
+    "interleave_ms",
+    "overhead_ms",
+];
+
+/// Weight of a request's own prefill when nothing else is going on, per unit of load, and at most.
+const OTHERS_IDLE: f64 = 0.5;
+const OTHERS_GAIN: f64 = 2.0;
+const OTHERS_MOST: f64 = 12.0;
+/// Time over which dispatched work is compared with what could be done, and the utilisation never believed to be higher.
+const WORK_MEMORY_MS: f64 = 30_000.0;
+const UTILISATION_MOST: f64 = 0.97;
+/// Share of the decode slow-down that counts.
+const DECODE_SHARE: f64 = 0.02;
+/// What active blocks of a whole cache too many cost.
+const EVICTION_MS: f64 = 5000.0;
+/// Weight of uneven cold work, and the unevenness it is capped at. Below the idle weight of the own prefill, so that a
+/// second equal prompt still waits for the first rather than computing it again elsewhere.
+const SHARE: f64 = 0.25;
+const SHARE_MOST: f64 = 4.0;
+/// A target may hold this many requests, or so many times the mean, before its load alone speaks against it: a guard
+/// against herds, not a balance. On public traces a bound of 16 cost half again the mean TTFT near saturation, where
+/// counts are naturally uneven; this one changes nothing.
+const HELD_FREELY: f64 = 64.0;
+const HELD_OVER_MEAN: f64 = 1.5;
+/// How fast that grows: at a quarter above the bound it outweighs computing the prompt anew elsewhere.
+const HELD_GAIN: f64 = 4.0;
+/// Tokens that engines mix into one step.
+const STEP_TOKENS: u32 = 8192;
+/// Time to bring a token up from a tier, as a share of the time to compute it.
+const RELOAD_HOST: f64 = 0.05;
+const RELOAD_DISK: f64 = 0.4;
+const RELOAD_REMOTE: f64 = 0.5;
+
+impl Rule for Warm {
+    fn unit(&self) -> CostUnit {
+        CostUnit::Ms
+    }
+
+    fn draws(&self) -> bool {
+        true
+    }
+
+    fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
+        let fleet = Fleet::of(scene);
+        scene.contenders.iter().map(|contender| price(scene, contender, &fleet)).collect()
+    }
+}
+
+/// What is the same for all contenders.
+struct Fleet {
+    /// Weight of a request's own prefill.
+    others: f64,
+    /// Mean of the cold tokens given lately.
+    cold_tokens: f64,
+    /// Requests a target may hold.
+    holds: f64,
+}
+
+impl Fleet {
+    fn of(scene: &Scene<'_>) -> Self {
+        let count = scene.contenders.len().max(1) as f64;
+        let sum = |part: fn(&Contender<'_>) -> f64| scene.contenders.iter().map(part).sum::<f64>();
+        let work_ms = sum(|contender| contender.standing.work_ms);
+        let utilisation = (work_ms / (WORK_MEMORY_MS * count)).min(UTILISATION_MOST);
+        let in_flight = sum(|contender| f64::from(contender.standing.load.in_flight));
+        Self {
+            others: (OTHERS_IDLE + OTHERS_GAIN * utilisation / (1.0 - utilisation)).min(OTHERS_MOST),
+            cold_tokens: sum(|contender| contender.standing.cold_tokens) / count,
+            holds: (HELD_OVER_MEAN * (in_flight + 1.0) / count).max(HELD_FREELY),
+        }
+    }
+}
+
+fn price(scene: &Scene<'_>, contender: &Contender<'_>, fleet: &Fleet) -> Price {
+    let (surveyed, standing) = (&contender.surveyed, &contender.standing);
+    let (rates, load) = (&standing.rates, &standing.load);
+    let prompt = f64::from(scene.prompt_tokens);
+    let output = f64::from(scene.expected_output_tokens);
+
+    let prefill = rates.prefill_ms(f64::from(surveyed.uncached_tokens));
+    let warm = surveyed.warm;
+    let reload = rates.prefill_ms(
+        RELOAD_HOST * f64::from(warm.host)
+            + RELOAD_DISK * f64::from(warm.disk)
+            + RELOAD_REMOTE * f64::from(warm.remote),
+    );
+    let step = rates.step_ms(load.decode_sequences, standing.decode_tokens);
+    let interleave = f64::from(surveyed.uncached_tokens.div_ceil(STEP_TOKENS)) * step;
+    let ttft = rates.overhead_ms + standing.backlog_ms + prefill + reload + interleave;
+
+    let others = fleet.others * prefill;
+    let joining = rates.decode_ms_per_sequence * (1.0 + prompt / CONTEXT_TOKENS_PER_SEQUENCE);
+    let slowdown = DECODE_SHARE * output * (step + f64::from(load.decode_sequences) * joining);
+    let eviction = eviction_ms(contender, output);
+    let weight = scene.overlap_weight;
+    let spread = weight * share(contender, fleet) * prefill + held(contender, fleet) * rates.prefill_ms(prompt);
+
+    let terms = [
+        weight * prefill,
+        standing.backlog_ms,
+        slowdown,
+        weight * reload,
+        eviction,
+        spread,
+        weight * others,
+        interleave,
+        rates.overhead_ms,
+    ];
+    Price {
+        predicted_ttft_ms: Some(ttft),
+        // Of equals the one that was idle longest: the first requests of a day go round.
+        tie: standing.last_dispatch,
+        terms: Terms::new(&TERMS, terms),
+        ..Price::of(terms.iter().sum())
+    }
+}
+
+fn eviction_ms(contender: &Contender<'_>, output: f64) -> f64 {
+    let candidate = contender.surveyed.candidate;
+    let Some((after, total)) = contender.standing.blocks_after.zip(candidate.total_blocks) else { return 0.0 };
+    let total = f64::from(total.max(1));
+    let sequences = f64::from(contender.standing.load.in_flight) + 1.0;
+    let growth = sequences * output / f64::from(candidate.namespace.block_size.tokens());
+    EVICTION_MS * ((after as f64 + growth - total) / total).max(0.0)
+}
+
+/// Weight on cold work by how much of it the target got lately: negative below the mean.
+fn share(contender: &Contender<'_>, fleet: &Fleet) -> f64 {
+    if fleet.cold_tokens <= 0.0 {
+        return 0.0;
+    }
+    SHARE * (contender.standing.cold_tokens / fleet.cold_tokens - 1.0).min(SHARE_MOST)
+}
+
+/// Weight on the whole prompt by how far the target is above what it may hold.
+fn held(contender: &Contender<'_>, fleet: &Fleet) -> f64 {
+    let over = (f64::from(contender.standing.load.in_flight) + 1.0) / fleet.holds - 1.0;
+    HELD_GAIN * over.max(0.0) * (1.0 + fleet.others)
+}

@@ -1,0 +1,177 @@
+//! The latest receipts.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    mem::{size_of, size_of_val},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+
+use super::{Attempt, DecisionId, Outcome, Receipt};
+use crate::{Policy, Scored};
+
+/// How much a ring keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingLimits {
+    /// Receipts at most.
+    pub entries: usize,
+    /// Bytes at most, estimated.
+    pub bytes: usize,
+}
+
+impl Default for RingLimits {
+    fn default() -> Self {
+        Self { entries: 1000, bytes: 16 << 20 }
+    }
+}
+
+/// Which receipts a list shows; an unset field takes all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Won by this worker.
+    pub worker: Option<Arc<str>>,
+    /// Of this tenant.
+    pub tenant: Option<Arc<str>>,
+    /// Decided by this policy.
+    pub policy: Option<Policy>,
+}
+
+impl Filter {
+    fn passes(&self, receipt: &Receipt) -> bool {
+        self.worker.as_ref().is_none_or(|worker| receipt.worker() == Some(worker))
+            && self.tenant.as_ref().is_none_or(|tenant| receipt.tenant == *tenant)
+            && self.policy.is_none_or(|policy| receipt.policy() == policy)
+    }
+}
+
+/// The latest receipts. When full, by number or by bytes, the oldest goes.
+///
+/// Readers get shared values: a receipt that is changed while somebody still reads it is copied first.
+#[derive(Debug)]
+pub struct Ring {
+    limits: RingLimits,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// Oldest first, each with its estimated size.
+    receipts: VecDeque<(Arc<Receipt>, usize)>,
+    /// Number of the oldest one; numbers grow by one per push.
+    first: u64,
+    numbers: HashMap<DecisionId, u64>,
+    bytes: usize,
+}
+
+impl Ring {
+    /// An empty ring.
+    pub fn new(limits: RingLimits) -> Self {
+        Self { limits, kept: Mutex::default() }
+    }
+
+    /// Keeps `receipt` as the newest.
+    pub fn push(&self, receipt: Receipt) {
+        let size = size(&receipt);
+        let kept = &mut *self.kept.lock();
+        let number = kept.first + kept.receipts.len() as u64;
+        kept.numbers.insert(receipt.id, number);
+        kept.receipts.push_back((Arc::new(receipt), size));
+        kept.bytes += size;
+        kept.trim(self.limits);
+    }
+
+    /// The receipt of that name, if it is still kept.
+    pub fn get(&self, id: DecisionId) -> Option<Arc<Receipt>> {
+        let kept = self.kept.lock();
+        let position = kept.position(id)?;
+        kept.receipts.get(position).map(|(receipt, _)| Arc::clone(receipt))
+    }
+
+    /// The newest `limit` receipts that pass `filter`, newest first.
+    pub fn list(&self, filter: &Filter, limit: usize) -> Vec<Arc<Receipt>> {
+        let kept = self.kept.lock();
+        let newest_first = kept.receipts.iter().rev().map(|(receipt, _)| receipt);
+        newest_first.filter(|receipt| filter.passes(receipt)).take(limit).cloned().collect()
+    }
+
+    /// Says what came of a request; false if its receipt is no longer kept. The first word stands: a second one, such
+    /// as that of a guard dropped after the end, changes nothing and is false too.
+    pub fn settle(&self, id: DecisionId, outcome: Outcome) -> bool {
+        let mut settled = false;
+        self.update(id, |receipt| {
+            if receipt.outcome.is_none() {
+                receipt.outcome = Some(outcome);
+                settled = true;
+            }
+        });
+        settled
+    }
+
+    /// Adds an attempt; false if the receipt is no longer kept.
+    pub fn append_attempt(&self, id: DecisionId, attempt: Attempt) -> bool {
+        self.update(id, |receipt| receipt.attempts.push(attempt))
+    }
+
+    /// Changes a kept receipt, under the lock; false if it is no longer kept.
+    pub fn update(&self, id: DecisionId, change: impl FnOnce(&mut Receipt)) -> bool {
+        let kept = &mut *self.kept.lock();
+        let Some(position) = kept.position(id) else { return false };
+        let Some((receipt, counted)) = kept.receipts.get_mut(position) else { return false };
+        let receipt = Arc::make_mut(receipt);
+        change(receipt);
+        // The name finds the receipt: it is not up for change.
+        receipt.id = id;
+        let before = std::mem::replace(counted, size(receipt));
+        kept.bytes = kept.bytes - before + *counted;
+        kept.trim(self.limits);
+        true
+    }
+
+    /// Receipts kept.
+    pub fn len(&self) -> usize {
+        self.kept.lock().receipts.len()
+    }
+
+    /// Whether none is kept.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes kept, estimated.
+    pub fn bytes(&self) -> usize {
+        self.kept.lock().bytes
+    }
+}
+
+impl Kept {
+    fn position(&self, id: DecisionId) -> Option<usize> {
+        let number = self.numbers.get(&id)?;
+        usize::try_from(number - self.first).ok()
+    }
+
+    fn trim(&mut self, limits: RingLimits) {
+        while self.receipts.len() > limits.entries || self.bytes > limits.bytes {
+            let Some((oldest, size)) = self.receipts.pop_front() else { return };
+            // A name pushed twice points at its latest.
+            if self.numbers.get(&oldest.id) == Some(&self.first) {
+                self.numbers.remove(&oldest.id);
+            }
+            self.bytes -= size;
+            self.first += 1;
+        }
+    }
+}
+
+/// Bytes of one receipt: the struct, what only it owns on the heap, and its share of the tables around it. Names of
+/// workers, models and tenants are shared and not counted.
+fn size(receipt: &Receipt) -> usize {
+    const TABLES: usize = 64;
+    let rows = receipt
+        .decision()
+        .map_or(0, |decision| size_of_val(decision) + decision.candidates.capacity() * size_of::<Scored>());
+    let excluded = size_of_val(receipt.excluded());
+    let texts = receipt.request_id.len() + receipt.session.as_ref().map_or(0, |session| session.len());
+    let attempts = receipt.attempts.capacity() * size_of::<Attempt>();
+    TABLES + size_of::<Receipt>() + rows + excluded + texts + attempts + receipt.rewrites.capacity() * size_of::<&str>()
+}

@@ -1,0 +1,146 @@
+//! What every decision promises, whatever the policy.
+
+mod fleet;
+
+use std::collections::HashSet;
+
+use fleet::{Ask, BLOCK, Fleet, ask, candidate, target, tokens};
+use kv_blocks::{DpRank, Moment, Tier, WorkerId};
+use routing::{Dispatch, ExcludeReason, Method, Overrides, Pin, Policy, RoutingSettings, Tiers};
+
+const NOW: Moment = Moment::START;
+
+#[test]
+fn an_overlap_weight_of_zero_balances_load_alone() {
+    for policy in [Policy::KvAware, Policy::Warm] {
+        let fleet = Fleet::with(2, policy);
+        let prompt = tokens(1, 100);
+        fleet.stored(1, &prompt, Tier::Device);
+        fleet.plan(NOW, &ask(prompt.clone()));
+        let overrides = Overrides { overlap_weight: Some(0.0), ..Overrides::default() };
+        assert_eq!(fleet.goes_to(NOW, &Ask { overrides, ..ask(prompt) }), 2, "{policy}");
+    }
+}
+
+#[test]
+fn a_temperature_draws_dearer_targets_too() {
+    for (policy, drawn) in [(Policy::KvAware, true), (Policy::Warm, true), (Policy::LeastLoaded, false)] {
+        let mut winners = HashSet::new();
+        for random in 0..50 {
+            let fleet = Fleet::with(2, policy);
+            fleet.stored(1, &tokens(1, 100), Tier::Device);
+            fleet.plan(NOW, &Ask { pin: Some(Pin { worker: WorkerId(2), rank: None }), ..ask(tokens(7, 1)) });
+            let overrides = Overrides { temperature: Some(1.0), ..Overrides::default() };
+            winners.insert(fleet.goes_to(NOW, &Ask { random, overrides, ..ask(tokens(1, 100)) }));
+        }
+        assert_eq!(winners.len() == 2, drawn, "{policy}");
+    }
+}
+
+#[test]
+fn a_pin_wins_over_every_cost_and_the_others_say_why() {
+    let fleet = Fleet::with(3, Policy::Warm);
+    fleet.stored(1, &tokens(1, 50), Tier::Device);
+    let pin = Some(Pin { worker: WorkerId(3), rank: None });
+    let decision = fleet.plan(NOW, &Ask { pin, ..ask(tokens(1, 50)) }).decision;
+    assert_eq!((decision.winner, decision.method, decision.candidates_total), (target(3), Method::Pinned, 1));
+    let reasons: Vec<_> = decision.excluded.iter().map(|excluded| (&*excluded.name, excluded.reason)).collect();
+    assert_eq!(reasons, [("w1", ExcludeReason::NotPinned), ("w2", ExcludeReason::NotPinned)]);
+}
+
+#[test]
+fn a_pinned_rank_that_is_not_there_is_refused_with_the_reasons() {
+    let fleet = Fleet::with(2, Policy::Warm);
+    let pin = Some(Pin { worker: WorkerId(1), rank: Some(DpRank(3)) });
+    let Dispatch::Refused(refusal) = fleet.dispatch(NOW, &Ask { pin, ..ask(tokens(1, 5)) }) else {
+        panic!("no such rank")
+    };
+    assert_eq!(refusal.excluded.len(), 2);
+    assert_eq!(fleet.router.leases(), 0);
+}
+
+#[test]
+fn a_single_candidate_is_said_to_be_the_only_one() {
+    for policy in Policy::ALL {
+        let fleet = Fleet::with(1, policy);
+        let decision = fleet.plan(NOW, &ask(tokens(1, 5))).decision;
+        assert_eq!(decision.method, Method::OnlyCandidate);
+        assert_eq!((decision.runner_up, decision.regret_ms), (None, None));
+    }
+}
+
+#[test]
+fn nobody_left_is_a_refusal_for_every_policy() {
+    for policy in Policy::ALL {
+        let mut fleet = Fleet::with(1, policy);
+        fleet.candidates.clear();
+        let refused = fleet.dispatch(NOW, &ask(tokens(1, 5)));
+        assert!(matches!(refused, Dispatch::Refused(refusal) if refusal.policy == policy));
+    }
+}
+
+#[test]
+fn the_last_token_is_never_expected_to_be_cached() {
+    let fleet = Fleet::with(1, Policy::Warm);
+    fleet.stored(1, &tokens(1, 10), Tier::Device);
+    // Exactly ten blocks: the engine computes the last block again for the logits.
+    let exact = fleet.plan(NOW, &ask(tokens(1, 10))).decision;
+    assert_eq!(exact.predicted_cached_tokens, 9 * BLOCK);
+    assert_eq!(exact.reserved.prefill_tokens, BLOCK);
+    let mut longer = tokens(1, 10);
+    longer.push(5);
+    assert_eq!(fleet.plan(NOW, &ask(longer)).decision.predicted_cached_tokens, 10 * BLOCK);
+}
+
+#[test]
+fn a_tier_that_the_engine_does_not_reuse_is_not_counted() {
+    let mut fleet = Fleet::with(2, Policy::KvAware);
+    fleet.stored(1, &tokens(1, 10), Tier::Remote);
+    let decision = fleet.plan(NOW, &ask(tokens(1, 10))).decision;
+    assert_eq!(decision.predicted_cached_tokens, 0);
+    fleet.candidates[0].tiers = Tiers::ALL;
+    let fleet = Fleet { candidates: fleet.candidates, ..Fleet::with(2, Policy::KvAware) };
+    fleet.stored(1, &tokens(1, 10), Tier::Remote);
+    let decision = fleet.plan(NOW, &ask(tokens(1, 10))).decision;
+    assert_eq!((decision.winner, decision.predicted_cached_tokens), (target(1), 9 * BLOCK));
+}
+
+#[test]
+fn adapters_and_salts_do_not_warm_each_other() {
+    let mut fleet = Fleet::with(2, Policy::Warm);
+    fleet.stored(1, &tokens(1, 10), Tier::Device);
+    fleet.candidates.iter_mut().for_each(|candidate| candidate.namespace.salt = Some("a".into()));
+    assert_eq!(fleet.plan(NOW, &ask(tokens(1, 10))).decision.predicted_cached_tokens, 0);
+}
+
+#[test]
+fn a_prompt_that_nothing_is_known_of_still_finds_a_target() {
+    let fleet = Fleet::with(2, Policy::Warm);
+    let blind = routing::Job {
+        policy: None,
+        pin: None,
+        blocks: None,
+        prompt_tokens: 0,
+        expected_output_tokens: None,
+        candidates: &fleet.candidates,
+        excluded: &[],
+        random: 3,
+        overrides: Overrides::default(),
+        stopwatch: &routing::NoStopwatch,
+    };
+    assert!(matches!(fleet.router.decide(NOW, &blind), Dispatch::Plan(_)));
+}
+
+#[test]
+fn a_decision_keeps_the_candidates_worth_telling_of() {
+    let mut fleet = Fleet::new(40, RoutingSettings { kept_candidates: 5, ..RoutingSettings::default() });
+    fleet.candidates.push(candidate(41));
+    fleet.stored(30, &tokens(1, 50), Tier::Device);
+    fleet.plan(NOW, &Ask { pin: Some(Pin { worker: WorkerId(30), rank: None }), ..ask(tokens(2, 3000)) });
+    let decision = fleet.plan(NOW, &ask(tokens(1, 50))).decision;
+    assert_eq!((decision.candidates.len(), decision.candidates_total), (5, 41));
+    assert!(decision.candidates.iter().any(|row| row.target == target(30)), "the warmest is kept, whatever its rank");
+    assert_eq!(decision.candidates[0].target, decision.winner);
+    assert_eq!(Some(decision.candidates[1].target), decision.runner_up);
+    assert!(decision.candidates.windows(2).all(|pair| pair[0].rank < pair[1].rank));
+}

@@ -1,0 +1,154 @@
+//! A router, an index and a few workers, with short words for what tests do to them.
+
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::{sync::Arc, time::Duration};
+
+use kv_blocks::{
+    BlockSize, DpRank, EngineHash, HashScheme, Identity, IndexUpdate, Moment, Namespace, PromptBlocks, Stored, Target,
+    Tier, WorkerId,
+};
+use kv_index::{IndexSettings, KvIndex};
+use routing::{
+    CacheSource, Candidate, Dispatch, Excluded, Job, NoStopwatch, Overrides, Pin, Plan, Policy, Router,
+    RoutingSettings, Tiers,
+};
+
+pub(crate) const BLOCK: u32 = 16;
+
+pub(crate) fn at_ms(ms: u64) -> Moment {
+    Moment::at(Duration::from_millis(ms))
+}
+
+pub(crate) fn target(worker: u32) -> Target {
+    Target { worker: WorkerId(worker), rank: DpRank(0) }
+}
+
+pub(crate) fn block_size() -> BlockSize {
+    BlockSize::new(BLOCK.into()).expect("16 is a block size")
+}
+
+pub(crate) fn namespace() -> Namespace {
+    Namespace { model: "m".into(), lora: None, salt: None, block_size: block_size(), identity: Identity::Tokens }
+}
+
+pub(crate) fn candidate(worker: u32) -> Candidate {
+    Candidate {
+        target: target(worker),
+        name: format!("w{worker}").into(),
+        namespace: namespace(),
+        weight: 1.0,
+        cache: CacheSource::Events,
+        total_blocks: None,
+        tiers: Tiers::default(),
+        stream_state: Some("live"),
+        health: "ready",
+    }
+}
+
+/// `blocks` blocks of tokens that only `topic` has.
+pub(crate) fn tokens(topic: u32, blocks: u32) -> Vec<u32> {
+    (0..blocks * BLOCK).map(|i| topic * 1_000_000 + i).collect()
+}
+
+/// One prompt and what its client asks for.
+#[derive(Clone)]
+pub(crate) struct Ask {
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) policy: Option<Policy>,
+    pub(crate) pin: Option<Pin>,
+    pub(crate) overrides: Overrides,
+    pub(crate) random: u64,
+    pub(crate) output: Option<u32>,
+}
+
+pub(crate) fn ask(tokens: Vec<u32>) -> Ask {
+    Ask { tokens, policy: None, pin: None, overrides: Overrides::default(), random: 1, output: None }
+}
+
+pub(crate) struct Fleet {
+    pub(crate) router: Router,
+    pub(crate) index: Arc<KvIndex>,
+    pub(crate) candidates: Vec<Candidate>,
+    pub(crate) excluded: Vec<Excluded>,
+    pub(crate) stored: std::cell::Cell<u64>,
+}
+
+impl Fleet {
+    /// `workers` workers, numbered from 1.
+    pub(crate) fn new(workers: u32, settings: RoutingSettings) -> Self {
+        let index = Arc::new(KvIndex::new(IndexSettings::default()));
+        for worker in 1..=workers {
+            index.register(target(worker), "m".into());
+        }
+        Self {
+            router: Router::new(settings, Arc::clone(&index)),
+            index,
+            candidates: (1..=workers).map(candidate).collect(),
+            excluded: Vec::new(),
+            stored: std::cell::Cell::new(0),
+        }
+    }
+
+    pub(crate) fn with(workers: u32, policy: Policy) -> Self {
+        Self::new(workers, RoutingSettings { policy, ..RoutingSettings::default() })
+    }
+
+    /// `worker` announces the blocks of `tokens` in `tier`.
+    pub(crate) fn stored(&self, worker: u32, tokens: &[u32], tier: Tier) {
+        let whole = tokens.len() / block_size().len() * block_size().len();
+        let blocks = (whole / block_size().len()) as u64;
+        let first = self.stored.replace(self.stored.get() + blocks);
+        let update = IndexUpdate::Stored(Stored {
+            hashes: (0..blocks).map(|i| EngineHash(first + i)).collect(),
+            parent: None,
+            tokens: tokens[..whole].to_vec(),
+            block_size: block_size(),
+            lora: None,
+            salt: None,
+            tier,
+        });
+        assert_eq!(u64::from(self.index.apply(target(worker), &update).applied), blocks);
+    }
+
+    pub(crate) fn dispatch(&self, now: Moment, ask: &Ask) -> Dispatch {
+        let blocks = PromptBlocks::of_tokens(HashScheme::default(), ask.tokens.clone().into());
+        self.router.decide(
+            now,
+            &Job {
+                policy: ask.policy,
+                pin: ask.pin,
+                blocks: Some(&blocks),
+                prompt_tokens: blocks.token_count(),
+                expected_output_tokens: ask.output,
+                candidates: &self.candidates,
+                excluded: &self.excluded,
+                random: ask.random,
+                overrides: ask.overrides,
+                stopwatch: &NoStopwatch,
+            },
+        )
+    }
+
+    pub(crate) fn plan(&self, now: Moment, ask: &Ask) -> Plan {
+        match self.dispatch(now, ask) {
+            Dispatch::Plan(plan) => *plan,
+            other => panic!("expected a plan, got {other:?}"),
+        }
+    }
+
+    /// The worker that `ask` goes to; it stays in flight.
+    pub(crate) fn goes_to(&self, now: Moment, ask: &Ask) -> u32 {
+        self.plan(now, ask).decode.target.worker.0
+    }
+
+    /// Where `count` equal prompts at once go, by worker.
+    pub(crate) fn burst(&self, count: u64, ask: &Ask) -> Vec<usize> {
+        let mut per_worker = vec![0; self.candidates.len()];
+        for random in 0..count {
+            let ask = Ask { random: random.wrapping_mul(0x9e37_79b9_7f4a_7c15), ..ask.clone() };
+            per_worker[self.goes_to(Moment::START, &ask) as usize - 1] += 1;
+        }
+        per_worker
+    }
+}

@@ -1,0 +1,209 @@
+//! Load is counted at the decision and freed exactly once.
+
+mod fleet;
+
+use fleet::{Ask, Fleet, ask, at_ms, target, tokens};
+use kv_blocks::WorkerId;
+use proptest::prelude::*;
+use routing::{Pin, Policy, ReservationId, Router, RoutingSettings, TargetLoad};
+
+fn assert_idle(fleet: &Fleet) {
+    assert_eq!(fleet.router.leases(), 0);
+    for candidate in &fleet.candidates {
+        assert_eq!(fleet.router.load(candidate.target), TargetLoad::default());
+    }
+}
+
+#[test]
+fn a_request_moves_from_prefill_to_decode_to_nothing() {
+    let fleet = Fleet::with(1, Policy::Warm);
+    let id = fleet.plan(at_ms(0), &ask(tokens(1, 10))).reservation;
+    let load = |in_flight, queued_prefill_tokens, decode_sequences, decode_blocks| TargetLoad {
+        in_flight,
+        queued_prefill_tokens,
+        decode_sequences,
+        decode_blocks,
+    };
+    assert_eq!(fleet.router.load(target(1)), load(1, 160, 0, 10));
+    fleet.router.first_token(at_ms(30), id);
+    fleet.router.first_token(at_ms(31), id);
+    assert_eq!(fleet.router.load(target(1)), load(1, 0, 1, 10));
+    fleet.router.done(at_ms(90), id);
+    fleet.router.done(at_ms(91), id);
+    fleet.router.first_token(at_ms(92), id);
+    assert_idle(&fleet);
+}
+
+#[test]
+fn shared_prefixes_are_counted_once_and_leave_with_their_last_user() {
+    let fleet = Fleet::with(1, Policy::Warm);
+    let mut fork = tokens(1, 10);
+    fork.truncate(6 * 16);
+    fork.extend(tokens(2, 4));
+    let first = fleet.plan(at_ms(0), &ask(tokens(1, 10)));
+    let second = fleet.plan(at_ms(0), &ask(fork));
+    assert_eq!(first.decision.reserved.decode_blocks, 10);
+    assert_eq!(second.decision.reserved.decode_blocks, 4);
+    assert_eq!(fleet.router.load(target(1)).decode_blocks, 14);
+    fleet.router.done(at_ms(5), first.reservation);
+    assert_eq!(fleet.router.load(target(1)).decode_blocks, 10);
+    fleet.router.done(at_ms(5), second.reservation);
+    assert_idle(&fleet);
+}
+
+#[test]
+fn a_partial_block_takes_room_that_nobody_shares() {
+    let fleet = Fleet::with(1, Policy::Warm);
+    let prompt = tokens(1, 3)[..40].to_vec();
+    fleet.plan(at_ms(0), &ask(prompt.clone()));
+    fleet.plan(at_ms(0), &ask(prompt));
+    assert_eq!(fleet.router.load(target(1)).decode_blocks, 2 + 1 + 1);
+}
+
+#[test]
+fn equal_tokens_under_two_adapters_are_two_sets_of_blocks() {
+    let mut fleet = Fleet::with(1, Policy::Warm);
+    fleet.plan(at_ms(0), &ask(tokens(1, 10)));
+    fleet.candidates[0].namespace.lora = Some("a".into());
+    fleet.plan(at_ms(0), &ask(tokens(1, 10)));
+    assert_eq!(fleet.router.load(target(1)).decode_blocks, 20);
+}
+
+#[test]
+fn untracked_blocks_are_not_counted() {
+    let fleet = Fleet::new(1, RoutingSettings { track_active_blocks: false, ..RoutingSettings::default() });
+    let id = fleet.plan(at_ms(0), &ask(tokens(1, 10))).reservation;
+    assert_eq!(fleet.router.load(target(1)).decode_blocks, 0);
+    fleet.router.done(at_ms(0), id);
+    assert_idle(&fleet);
+}
+
+#[test]
+fn a_queue_shrinks_as_time_passes_but_not_past_its_head() {
+    let fleet = Fleet::with(1, Policy::Warm);
+    for topic in 0..2 {
+        fleet.plan(at_ms(0), &ask(tokens(topic, 700 * 10 / 16)));
+    }
+    let queue_at = |ms| {
+        let plan = fleet.plan(at_ms(ms), &ask(tokens(9, 1)));
+        fleet.router.done(at_ms(ms), plan.reservation);
+        plan.decision.candidates[0].terms.get("queue_ms").unwrap()
+    };
+    // Two prefills of one second each at the prior's rate.
+    assert!((queue_at(0) - 2000.0).abs() < 10.0);
+    assert!((queue_at(10_000) - 1050.0).abs() < 10.0, "the first one has not answered yet");
+}
+
+#[test]
+fn a_worker_that_leaves_keeps_its_open_load_and_nothing_else() {
+    let fleet = Fleet::with(2, Policy::RoundRobin);
+    let first = fleet.plan(at_ms(0), &ask(tokens(1, 10)));
+    fleet.router.forget(WorkerId(1));
+    fleet.router.forget(WorkerId(2));
+    assert_eq!(fleet.router.load(target(1)).in_flight, 1);
+    fleet.router.first_token(at_ms(1), first.reservation);
+    fleet.router.done(at_ms(2), first.reservation);
+    assert_idle(&fleet);
+}
+
+#[test]
+fn ids_nobody_gave_out_are_ignored() {
+    let fleet = Fleet::with(1, Policy::Warm);
+    fleet.router.done(at_ms(0), ReservationId(99));
+    fleet.router.first_token(at_ms(0), ReservationId(0));
+    assert!(fleet.router.tick(at_ms(0)).is_empty());
+    assert_idle(&fleet);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Decide { topic: u32, blocks: u32, partial: u32, policy: Policy, pin: Option<u32> },
+    FirstToken(usize),
+    Done(usize),
+    Forget(u32),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (0u32..4, 0u32..30, 0u32..16, prop::sample::select(&Policy::ALL[..]), prop::option::of(1u32..5))
+            .prop_map(|(topic, blocks, partial, policy, pin)| Step::Decide { topic, blocks, partial, policy, pin }),
+        (0usize..40).prop_map(Step::FirstToken),
+        (0usize..40).prop_map(Step::Done),
+        (1u32..4).prop_map(Step::Forget),
+    ]
+}
+
+/// Plays `steps` a millisecond apart; returns the targets chosen and the reservations made, in order.
+fn play(fleet: &Fleet, steps: &[Step]) -> Vec<(u32, ReservationId, String)> {
+    let mut made = Vec::new();
+    for (ms, step) in steps.iter().enumerate() {
+        let now = at_ms(ms as u64);
+        let known = |i: usize, made: &[(u32, ReservationId, String)]| {
+            made.get(i % made.len().max(1)).map_or(ReservationId(1 << 40), |(_, id, _)| *id)
+        };
+        match step {
+            Step::Decide { topic, blocks, partial, policy, pin } => {
+                let mut prompt = tokens(*topic, *blocks);
+                prompt.extend(0..*partial);
+                let pin = pin.map(|worker| Pin { worker: WorkerId(worker), rank: None });
+                let asked = Ask { policy: Some(*policy), pin, random: ms as u64, ..ask(prompt) };
+                if let routing::Dispatch::Plan(plan) = fleet.dispatch(now, &asked) {
+                    let reasons = format!("{:?}", plan.decision);
+                    made.push((plan.decode.target.worker.0, plan.reservation, reasons));
+                }
+            }
+            Step::FirstToken(i) => fleet.router.first_token(now, known(*i, &made)),
+            Step::Done(i) => fleet.router.done(now, known(*i, &made)),
+            Step::Forget(worker) => fleet.router.forget(WorkerId(*worker)),
+        }
+    }
+    made
+}
+
+proptest! {
+    #[test]
+    fn any_interleaving_returns_every_load_to_exactly_zero(steps in prop::collection::vec(step(), 0..120)) {
+        let fleet = Fleet::with(3, Policy::Warm);
+        let made = play(&fleet, &steps);
+        let in_flight: u32 = fleet.candidates.iter().map(|c| fleet.router.load(c.target).in_flight).sum();
+        prop_assert_eq!(in_flight as usize, fleet.router.leases());
+        for (_, id, _) in made {
+            fleet.router.done(at_ms(1_000_000), id);
+        }
+        assert_idle(&fleet);
+    }
+
+    #[test]
+    fn equal_histories_give_equal_decisions(steps in prop::collection::vec(step(), 0..60)) {
+        let (one, other) = (Fleet::with(3, Policy::Warm), Fleet::with(3, Policy::Warm));
+        prop_assert_eq!(play(&one, &steps), play(&other, &steps));
+    }
+
+    #[test]
+    fn warm_tokens_are_disjoint_whole_blocks_and_bound_the_prediction(
+        steps in prop::collection::vec(step(), 1..60),
+        blocks in 0u32..30,
+        partial in 0u32..16,
+    ) {
+        let fleet = Fleet::with(3, Policy::KvAware);
+        fleet.stored(1, &tokens(1, 7), kv_blocks::Tier::Host);
+        fleet.stored(2, &tokens(1, 3), kv_blocks::Tier::Device);
+        play(&fleet, &steps);
+        let mut prompt = tokens(1, blocks);
+        prompt.extend(0..partial);
+        let length = u32::try_from(prompt.len()).unwrap();
+        for row in fleet.plan(at_ms(60), &ask(prompt)).decision.candidates {
+            let warm = row.warm_tokens.total();
+            prop_assert_eq!(warm % 16, 0);
+            prop_assert!(warm <= length);
+            prop_assert_eq!(row.predicted_cached_tokens, warm.min(length.saturating_sub(1) / 16 * 16));
+            prop_assert_eq!(row.uncached_tokens, length - row.predicted_cached_tokens);
+        }
+    }
+}
+
+#[test]
+fn the_router_may_be_shared_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    shared::<Router>();
+}

@@ -1,0 +1,167 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// A router for LLM inference engines: each request goes to the engine that already holds its prompt's KV blocks.
+#[derive(Debug, Parser)]
+#[command(name = "warmroute", version, about)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Route requests to inference engines.
+    Serve(Box<ServeArgs>),
+    /// Run one simulated engine: an OpenAI-compatible server with real KV events and no accelerator.
+    Engine(Box<EngineArgs>),
+    /// Simulated engines, the router and a multi-turn workload: `warm` beside `round_robin`, measured now.
+    Demo(DemoArgs),
+    /// Check and show configurations.
+    Config(ConfigArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct EngineArgs {
+    #[command(flatten)]
+    pub(crate) engine: engine_sim::EngineArgs,
+    /// Print one JSON line with the bound addresses on stdout.
+    #[arg(long)]
+    pub(crate) print_ready: bool,
+}
+
+/// Where settings come from. Precedence: flag, environment (`WARMROUTE_*`), file, default.
+#[derive(Args, Debug)]
+pub(crate) struct ServeArgs {
+    /// Configuration file (YAML).
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// An engine, by URL; repeat for more. A name may stand in front.
+    #[arg(short, long = "worker", value_name = "[NAME=]URL")]
+    pub(crate) workers: Vec<String>,
+    /// Where clients connect [default: 127.0.0.1:8080].
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Option<String>,
+    /// Port of the data listener; 0 takes any free one.
+    #[arg(long)]
+    pub(crate) port: Option<u16>,
+    /// Where operators connect [default: 127.0.0.1:9191].
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) admin_listen: Option<String>,
+    /// How a worker is chosen [default: warm].
+    #[arg(long, alias = "router-mode", value_name = "NAME")]
+    pub(crate) policy: Option<String>,
+    /// Directory with tokenizer.json for a model; repeat for more.
+    #[arg(long = "tokenizer", value_name = "MODEL=DIR")]
+    pub(crate) tokenizers: Vec<String>,
+    /// Tokens per KV block of every worker, where probing is not to be trusted.
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) block_size: Option<u32>,
+    /// Where a worker publishes KV events; repeat for more.
+    #[arg(long = "kv-events", value_name = "WORKER=ENDPOINT")]
+    pub(crate) kv_events: Vec<String>,
+    /// Key that clients must send as a bearer token.
+    #[arg(long, value_name = "KEY", env = "WARMROUTE_API_KEY", hide_env_values = true)]
+    pub(crate) api_key: Option<String>,
+    /// File that holds the token of the admin listener.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) admin_token_file: Option<PathBuf>,
+    /// Listen beyond this machine without an API key.
+    #[arg(long)]
+    pub(crate) insecure_open: bool,
+    /// Print one JSON line with the bound addresses on stdout.
+    #[arg(long)]
+    pub(crate) print_ready: bool,
+    #[command(flatten)]
+    pub(crate) routing: RoutingArgs,
+    #[command(flatten)]
+    pub(crate) logging: LoggingArgs,
+}
+
+/// Flags of the decision.
+#[derive(Args, Debug)]
+pub(crate) struct RoutingArgs {
+    /// Weight of cached prefixes, 0 to 100.
+    #[arg(long, value_name = "WEIGHT")]
+    pub(crate) kv_overlap_score_weight: Option<f64>,
+    /// 0 takes the lowest cost, above it draws by cost, up to 10.
+    #[arg(long, value_name = "T")]
+    pub(crate) router_temperature: Option<f64>,
+    /// Follow no KV events: predict caches from own decisions.
+    #[arg(long)]
+    pub(crate) no_kv_events: bool,
+    /// How long a predicted block is believed.
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) router_ttl: Option<String>,
+    /// Most predicted blocks.
+    #[arg(long, value_name = "BLOCKS")]
+    pub(crate) router_max_tree_size: Option<u64>,
+    /// Share of them that stays when there are more.
+    #[arg(long, value_name = "RATIO")]
+    pub(crate) router_prune_target_ratio: Option<f64>,
+    /// Do not count blocks of running requests.
+    #[arg(long)]
+    pub(crate) no_track_active_blocks: bool,
+}
+
+/// Flags of the log.
+#[derive(Args, Debug)]
+pub(crate) struct LoggingArgs {
+    /// trace, debug, info, warn or error.
+    #[arg(long, value_name = "LEVEL")]
+    pub(crate) log_level: Option<String>,
+    /// json, pretty or auto.
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) log_format: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DemoArgs {
+    /// Simulated engines.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) workers: u32,
+    /// Repeat for about this many seconds.
+    #[arg(long, value_name = "S")]
+    pub(crate) seconds: Option<u64>,
+    /// One round of both policies, then end. Without it (and without --seconds) it goes on until Ctrl-C.
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Print one JSON object on stdout and nothing else.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Another seed is another workload.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ConfigArgs {
+    #[command(subcommand)]
+    pub(crate) command: ConfigCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Check a configuration: all problems at once, each with its line; exit code 78 if there are any.
+    Check(ConfigFileArgs),
+    /// Print the effective configuration, secrets masked.
+    Show(ConfigFileArgs),
+    /// Print the JSON schema of the configuration.
+    Schema,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ConfigFileArgs {
+    /// Configuration file (YAML).
+    #[arg(value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// The same, as for `serve`.
+    #[arg(short, long = "config", value_name = "FILE", conflicts_with = "file")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,86 @@
+//! The demo's engines and its router.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use clap::{Args, FromArgMatches};
+use config::Override;
+use engine_sim::{EngineArgs, EngineConfig, RunningEngine};
+use gateway::Keys;
+use routing::Policy;
+
+use crate::{
+    settings,
+    wire_up::{self, Extras, Running},
+};
+
+/// The model that the engines serve.
+pub(crate) const MODEL: &str = "sim";
+/// Tokens in a block of theirs.
+pub(crate) const BLOCK_SIZE: u32 = 16;
+/// Blocks of each engine: enough for its share of the chats, far too few for all of them.
+const KV_BLOCKS: u32 = 1280;
+
+/// Engines with a router in front. Dropping it ends them with the runtime.
+pub(crate) struct Cluster {
+    engines: Vec<RunningEngine>,
+    pub(crate) router: Running,
+}
+
+impl Cluster {
+    /// Starts everything on free ports and waits until the router has seen every engine.
+    pub(crate) async fn start(workers: u32, seed: u64, policy: Policy) -> anyhow::Result<Self> {
+        let mut engines = Vec::new();
+        for _ in 0..workers {
+            let engine = engine_sim::start(engine(seed)?).await.context("a simulated engine did not start")?;
+            engines.push(engine);
+        }
+        let mut overrides: Vec<Override> = engines
+            .iter()
+            .enumerate()
+            .map(|(n, engine)| set("workers", &format!("engine-{n}=http://{}", engine.http_addr)))
+            .collect();
+        overrides.push(set("server.listen", "127.0.0.1:0"));
+        overrides.push(set("admin.listen", "127.0.0.1:0"));
+        overrides.push(set("routing.policy", policy.as_str()));
+        let settings = settings::load(None, &overrides).map_err(|problems| {
+            let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            anyhow::anyhow!("{}", lines.join("; "))
+        })?;
+        let extras = Extras { keys: Keys::default(), token: None, on_verdict: Arc::new(|_| {}) };
+        let router = wire_up::start(settings, extras).await?;
+        router.fleet.first_verdicts().await;
+        let ready = router.fleet.snapshot().ready();
+        anyhow::ensure!(ready == engines.len(), "{ready} of {} engines are ready", engines.len());
+        Ok(Self { engines, router })
+    }
+
+    /// Stops everything and waits until it is gone.
+    pub(crate) async fn stop(self) {
+        self.router.stop().await;
+        for engine in self.engines {
+            engine.stop().await;
+        }
+    }
+}
+
+fn set(path: &str, value: &str) -> Override {
+    Override { path: path.to_owned(), value: value.to_owned(), flag: "demo".to_owned() }
+}
+
+/// An engine of the default profile with a small cache and ports of its own.
+fn engine(seed: u64) -> anyhow::Result<EngineConfig> {
+    let flags = [
+        "engine",
+        "--port=0",
+        "--kv-events=tcp://127.0.0.1:0",
+        "--replay=tcp://127.0.0.1:0",
+        &format!("--model={MODEL}"),
+        &format!("--block-size={BLOCK_SIZE}"),
+        &format!("--kv-blocks={KV_BLOCKS}"),
+        &format!("--seed={seed}"),
+    ]
+    .map(str::to_owned);
+    let matches = EngineArgs::augment_args(clap::Command::new("engine")).try_get_matches_from(flags)?;
+    Ok(EngineConfig::try_from(EngineArgs::from_arg_matches(&matches)?)?)
+}

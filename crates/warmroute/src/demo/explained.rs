@@ -1,0 +1,36 @@
+//! One decision, in a line: who got it and why.
+
+use routing::receipt::{DecisionId, Ring};
+
+use super::{Voice, client::Answer};
+use crate::output;
+
+/// Shows the reason for the pick behind `answer`, from the router's own receipt.
+pub(crate) fn show(ring: &Ring, answer: &Answer, voice: Voice) {
+    let id = answer.decision.as_deref().and_then(|id| id.parse::<DecisionId>().ok());
+    let Some(receipt) = id.and_then(|id| ring.get(id)) else { return };
+    let Some(decision) = receipt.decision() else { return };
+    let Some(winner) = decision.winning() else { return };
+    let mut line = format!(
+        "  {} -> {}: {} of {} prompt tokens warm there",
+        receipt.id,
+        decision.winner_name,
+        winner.warm_tokens.total(),
+        receipt.prompt.tokens,
+    );
+    if let Some(ttft) = winner.predicted_ttft_ms {
+        line.push_str(&format!(", first token expected in {ttft:.0} ms (it took {:.0})", answer.ttft_ms));
+    }
+    let other = decision.candidates.iter().find(|row| Some(row.target) == decision.runner_up);
+    if let (Some(other), Some(regret)) = (other, decision.regret_ms) {
+        line.push_str(&format!(
+            "; {} with {} warm would cost {regret:.0} ms more",
+            other.name,
+            other.warm_tokens.total()
+        ));
+    }
+    if voice == Voice::Terminal {
+        line.insert_str(0, "\r\x1b[K");
+    }
+    output::err(&line);
+}

@@ -1,0 +1,114 @@
+//! One policy, one workload, fresh engines.
+
+use std::{sync::Arc, time::Duration};
+
+use net::Clock;
+use parking_lot::Mutex;
+use routing::Policy;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use super::{
+    Voice,
+    client::Client,
+    cluster::{BLOCK_SIZE, Cluster, MODEL},
+    explained,
+    result::Tally,
+    workload::{self, Session},
+};
+use crate::output;
+
+/// How often the progress line is rewritten.
+const PROGRESS: Duration = Duration::from_millis(250);
+/// Reasons shown per round, spread over it.
+const REASONS: usize = 5;
+
+/// Runs the workload of `seed` under `policy` and says what came of it.
+pub(crate) async fn run(workers: u32, seed: u64, policy: Policy, voice: Voice) -> anyhow::Result<Tally> {
+    let cluster = Cluster::start(workers, seed, policy).await?;
+    let sessions = workload::sessions(seed, workers as usize);
+    let requests: usize = sessions.iter().map(|session| session.turns.len()).sum();
+    if voice != Voice::Silent {
+        output::err(&format!(
+            "\n{policy}: {workers} engines behind http://{} (admin http://{}), {} chats, {requests} requests",
+            cluster.router.data,
+            cluster.router.admin,
+            sessions.len()
+        ));
+    }
+    let tally = Arc::new(Mutex::new(Tally::default()));
+    let mut chats = JoinSet::new();
+    for session in sessions {
+        let scene = Scene {
+            router: cluster.router.data.address().clone(),
+            ring: Arc::clone(&cluster.router.ring),
+            tally: Arc::clone(&tally),
+            reason_every: requests / REASONS,
+            voice,
+        };
+        chats.spawn(chat(session, scene));
+    }
+    let mut ticks = tokio::time::interval(PROGRESS);
+    while !chats.is_empty() {
+        tokio::select! {
+            _ = chats.join_next() => {}
+            _ = ticks.tick() => progress(&tally.lock(), policy, requests, voice),
+        }
+    }
+    progress(&tally.lock(), policy, requests, voice);
+    if voice == Voice::Terminal {
+        output::err("");
+    }
+    cluster.stop().await;
+    let tally = tally.lock().clone();
+    Ok(tally)
+}
+
+/// What a chat needs of its surroundings.
+struct Scene {
+    router: net::Address,
+    ring: Arc<routing::receipt::Ring>,
+    tally: Arc<Mutex<Tally>>,
+    reason_every: usize,
+    voice: Voice,
+}
+
+/// One user: thinks, says, reads, and says more with everything before in the prompt.
+async fn chat(session: Session, scene: Scene) {
+    tokio::time::sleep(Duration::from_millis(session.starts_ms)).await;
+    let mut client = Client::connect(&scene.router, Clock::system()).await.ok();
+    let mut messages = vec![json!({"role": "system", "content": session.system})];
+    for turn in session.turns {
+        tokio::time::sleep(Duration::from_millis(turn.thinks_ms)).await;
+        messages.push(json!({"role": "user", "content": turn.says}));
+        let answer = match &mut client {
+            Some(client) => client.chat(MODEL, &messages, turn.reply_tokens).await,
+            None => Err(anyhow::anyhow!("no connection")),
+        };
+        let Ok(answer) = answer else {
+            scene.tally.lock().failed();
+            client = Client::connect(&scene.router, Clock::system()).await.ok();
+            messages.push(json!({"role": "assistant", "content": ""}));
+            continue;
+        };
+        let done = {
+            let mut tally = scene.tally.lock();
+            tally.answered(&answer, BLOCK_SIZE);
+            tally.done()
+        };
+        if scene.voice != Voice::Silent && done.is_multiple_of(scene.reason_every.max(1)) {
+            explained::show(&scene.ring, &answer, scene.voice);
+        }
+        messages.push(json!({"role": "assistant", "content": answer.text}));
+    }
+}
+
+fn progress(tally: &Tally, policy: Policy, requests: usize, voice: Voice) {
+    if voice == Voice::Terminal {
+        use std::io::Write;
+        let mut stderr = std::io::stderr().lock();
+        let (done, hits) = (tally.done(), tally.hit_ratio() * 100.0);
+        let _ = write!(stderr, "\r\x1b[K{policy:<12} {done:>4}/{requests} requests, {hits:4.1} % of blocks warm");
+        let _ = stderr.flush();
+    }
+}

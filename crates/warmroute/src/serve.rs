@@ -1,0 +1,115 @@
+//! `warmroute serve`.
+
+use std::{process::ExitCode, sync::Arc};
+
+use admin::Token;
+use config::{Problem, Settings};
+use fleet::Verdict;
+use gateway::Keys;
+use serde_json::json;
+
+use crate::{
+    cli::ServeArgs,
+    logging, output, settings,
+    signals::Stops,
+    wire_up::{self, Extras, Running},
+};
+
+/// The exit code of a drain that had to cut streams.
+const CUT_STREAMS: u8 = 3;
+
+/// Checks everything that can be checked before a port is bound, then serves until a signal.
+pub(crate) fn run(args: &ServeArgs) -> ExitCode {
+    let settings = match settings::load(args.config.as_deref(), &settings::overrides(args)) {
+        Ok(settings) => settings,
+        Err(problems) => return settings::refuse(&problems),
+    };
+    let problems = tokenizer_problems(&settings);
+    if !problems.is_empty() {
+        return settings::refuse(&problems);
+    }
+    let token = match token(&settings) {
+        Ok(token) => token,
+        Err(problem) => return settings::refuse(&[problem]),
+    };
+    logging::start(&settings.logging);
+    let extras = Extras {
+        keys: args.api_key.as_deref().map_or_else(Keys::default, Keys::one),
+        token,
+        on_verdict: Arc::new(|verdict: &Verdict| output::err(&verdict.to_string())),
+    };
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    if let Some(threads) = settings.server.runtime_threads {
+        runtime.worker_threads(usize::try_from(threads.get()).unwrap_or(usize::MAX));
+    }
+    match runtime.enable_all().build() {
+        Ok(runtime) => runtime.block_on(serve(settings, extras, args.print_ready)),
+        Err(error) => fail(&format!("the runtime could not be started: {error}")),
+    }
+}
+
+async fn serve(settings: Settings, extras: Extras, print_ready: bool) -> ExitCode {
+    // Caught before anything is started: a signal during the start must not leave anything behind.
+    let mut stops = match Stops::catch() {
+        Ok(stops) => stops,
+        Err(error) => return fail(&format!("signals could not be caught: {error}")),
+    };
+    let mut running = match wire_up::start(settings, extras).await {
+        Ok(running) => running,
+        Err(error) => return fail(&error.to_string()),
+    };
+    announce(&running, print_ready);
+    stops.next().await;
+    tracing::info!("draining: running requests may end, a second signal cuts them");
+    let drained = tokio::select! {
+        drained = running.drain() => drained,
+        _ = stops.next() => running.cut_now().await,
+    };
+    running.stop().await;
+    if drained.cut == 0 {
+        return ExitCode::SUCCESS;
+    }
+    tracing::warn!(cut_streams = drained.cut, "stopped with requests running");
+    ExitCode::from(CUT_STREAMS)
+}
+
+fn announce(running: &Running, print_ready: bool) {
+    tracing::info!(data = %running.data, admin = %running.admin, "listening");
+    if print_ready {
+        let line = json!({
+            "event": "listening",
+            "role": "serve",
+            "data": running.data.to_string(),
+            "admin": running.admin.to_string(),
+            "pid": std::process::id(),
+        });
+        output::out(&line.to_string());
+    }
+}
+
+/// Configured tokenizer directories are used or refused, never silently left out.
+fn tokenizer_problems(settings: &Settings) -> Vec<Problem> {
+    let entries =
+        settings.models.entries.iter().map(|(id, model)| (format!("models.entries[{id:?}].tokenizer"), model));
+    let defaults = ("models.defaults.tokenizer".to_owned(), &settings.models.defaults);
+    entries
+        .chain([defaults])
+        .filter_map(|(path, model)| {
+            let config::Tokenizer::Directory(dir) = &model.tokenizer else { return None };
+            let error = fleet::artefacts::check_dir(dir).err()?;
+            Some(Problem::bad_value(&path, &dir.display().to_string(), &error.to_string()))
+        })
+        .collect()
+}
+
+fn token(settings: &Settings) -> Result<Option<Token>, Problem> {
+    let Some(path) = &settings.admin.token_file else { return Ok(None) };
+    let bad = |message: &str| Problem::bad_value("admin.token_file", &path.display().to_string(), message);
+    let text = std::fs::read_to_string(path).map_err(|error| bad(&format!("the file could not be read: {error}")))?;
+    Token::new(&text).map(Some).map_err(|error| bad(&error.message))
+}
+
+fn fail(message: &str) -> ExitCode {
+    output::err(&format!("warmroute: {message}"));
+    ExitCode::FAILURE
+}

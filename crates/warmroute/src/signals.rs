@@ -1,0 +1,41 @@
+//! SIGINT and SIGTERM.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Which signal came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    Interrupt,
+    Terminate,
+}
+
+impl Stop {
+    /// The exit code of a program that a signal ended.
+    pub(crate) fn exit_code(self) -> u8 {
+        match self {
+            Self::Interrupt => 130,
+            Self::Terminate => 143,
+        }
+    }
+}
+
+/// Both signals, caught from the moment this is made.
+#[derive(Debug)]
+pub(crate) struct Stops {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Stops {
+    pub(crate) fn catch() -> std::io::Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    /// The next signal.
+    pub(crate) async fn next(&mut self) -> Stop {
+        tokio::select! {
+            _ = self.interrupt.recv() => Stop::Interrupt,
+            _ = self.terminate.recv() => Stop::Terminate,
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Builds the router out of its parts. Nothing is decided here: parts are made, handed to each other, and started.
+
+use std::{sync::Arc, time::Duration};
+
+use admin::{Access, AdminParts, Token};
+use config::{BlockHashKind, Listen, Settings};
+use fleet::{Fleet, FleetParts, HubCache, OnVerdict};
+use gateway::{Drained, Gateway, GatewayParts, Keys, Limits, Phase, RetryRules, Rules};
+use kv_blocks::HashScheme;
+use kv_index::{IndexSettings, KvIndex};
+use net::{Clock, ListenAddr, ListenError, Listener};
+use parking_lot::RwLock;
+use prometheus_client::registry::Registry;
+use routing::{
+    Policy, Router, RoutingSettings,
+    receipt::{Ring, RingLimits},
+};
+use tokio::{sync::watch, task::JoinHandle};
+
+/// Most header fields of a request.
+const MAX_HEADERS: usize = 100;
+
+/// What the settings do not hold.
+pub(crate) struct Extras {
+    /// Required of clients.
+    pub(crate) keys: Keys,
+    /// Required of operators.
+    pub(crate) token: Option<Token>,
+    /// Told what was found at each worker.
+    pub(crate) on_verdict: OnVerdict,
+}
+
+/// Why nothing was started.
+#[derive(Debug)]
+pub(crate) enum StartError {
+    /// A port could not be bound.
+    Listen(ListenError),
+    /// The fleet could not be made.
+    Fleet(fleet::StartError),
+}
+
+impl std::fmt::Display for StartError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Listen(error) => error.fmt(f),
+            Self::Fleet(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<ListenError> for StartError {
+    fn from(error: ListenError) -> Self {
+        Self::Listen(error)
+    }
+}
+
+impl From<fleet::StartError> for StartError {
+    fn from(error: fleet::StartError) -> Self {
+        Self::Fleet(error)
+    }
+}
+
+/// A running router.
+pub(crate) struct Running {
+    /// Where clients connect.
+    pub(crate) data: ListenAddr,
+    /// Where operators connect.
+    pub(crate) admin: ListenAddr,
+    /// Its receipts.
+    pub(crate) ring: Arc<Ring>,
+    /// Its workers.
+    pub(crate) fleet: Arc<Fleet>,
+    stop: watch::Sender<bool>,
+    phase: watch::Sender<Phase>,
+    data_task: JoinHandle<Drained>,
+    admin_task: JoinHandle<()>,
+}
+
+/// Binds both listeners, then starts everything behind them. A worker that is down does not stop the start.
+pub(crate) async fn start(settings: Settings, extras: Extras) -> Result<Running, StartError> {
+    let data = net::listen(&address(&settings.server.listen).chosen_by("--port")).await?;
+    let admin = net::listen(&address(&settings.admin.listen).chosen_by("--admin-listen")).await?;
+    start_on(settings, extras, data, admin)
+}
+
+fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener) -> Result<Running, StartError> {
+    let clock = Clock::system();
+    let mut registry = Registry::default();
+    let scheme = match settings.kv_events.block_hash {
+        BlockHashKind::Xxh3 => HashScheme::Xxh3 { seed: settings.kv_events.block_hash_seed },
+        BlockHashKind::Fnv1a => HashScheme::Fnv1a,
+    };
+    let index = Arc::new(KvIndex::new(IndexSettings {
+        scheme,
+        memory_budget: settings.kv_events.memory_budget,
+        prediction_max_blocks: settings.kv_events.prediction.max_blocks,
+        prune_target_ratio: settings.kv_events.prediction.prune_target_ratio,
+    }));
+    let router = Arc::new(Router::new(routing(&settings), Arc::clone(&index)));
+    let ring = Arc::new(Ring::new(RingLimits {
+        entries: settings.decisions.ring_entries,
+        bytes: settings.decisions.ring_bytes,
+    }));
+    let (limits, rules) = (limits(&settings), rules(&settings, scheme));
+    let (admin_token, admin_local) = (extras.token, settings.admin.listen.is_local());
+    let (serve_metrics, drain_timeout) = (settings.metrics.enabled, settings.server.drain_timeout);
+    let fleet = Arc::new(Fleet::start(
+        FleetParts {
+            workers: settings.workers,
+            models: settings.models,
+            kv_events: settings.kv_events,
+            health_checks: settings.health_checks,
+            circuit_breaker: settings.circuit_breaker,
+            connect_timeout: settings.request.connect_timeout,
+            hub_cache: HubCache::from_env(|name| std::env::var(name).ok()),
+            index: Arc::clone(&index),
+            clock,
+            on_verdict: extras.on_verdict,
+        },
+        &mut registry,
+    )?);
+    let gateway = Arc::new(Gateway::new(
+        GatewayParts {
+            fleet: Arc::clone(&fleet),
+            router: Arc::clone(&router),
+            ring: Arc::clone(&ring),
+            clock,
+            keys: extras.keys,
+            limits,
+            rules,
+        },
+        &mut registry,
+    ));
+    let parts = AdminParts {
+        fleet: Arc::clone(&fleet),
+        router,
+        index,
+        ring: Arc::clone(&ring),
+        registry: serve_metrics.then(|| Arc::new(RwLock::new(registry))),
+        clock,
+    };
+    let access = Access { token: admin_token, loopback: admin_local };
+    let (stop, stopped) = watch::channel(false);
+    let (phase, phases) = watch::channel(Phase::Run);
+    Ok(Running {
+        data: data.address(),
+        admin: admin.address(),
+        ring,
+        fleet,
+        stop,
+        phase,
+        data_task: tokio::spawn(gateway::serve(gateway, data, phases, drain_timeout)),
+        admin_task: tokio::spawn(admin::serve(parts, access, admin, stopped)),
+    })
+}
+
+impl Running {
+    /// Stops taking connections and lets running requests end; resolves when they have, or when their time is up.
+    pub(crate) async fn drain(&mut self) -> Drained {
+        self.phase.send_replace(Phase::Drain);
+        (&mut self.data_task).await.unwrap_or(Drained { cut: 0 })
+    }
+
+    /// Cuts what still runs of a drain.
+    pub(crate) async fn cut_now(&mut self) -> Drained {
+        self.phase.send_replace(Phase::Cut);
+        (&mut self.data_task).await.unwrap_or(Drained { cut: 0 })
+    }
+
+    /// Ends everything that is left, and waits until it is gone.
+    pub(crate) async fn stop(self) {
+        self.data_task.abort();
+        self.stop.send_replace(true);
+        self.fleet.stop().await;
+        let _ = tokio::time::timeout(Duration::from_secs(5), self.admin_task).await;
+    }
+}
+
+fn address(listen: &Listen) -> ListenAddr {
+    match listen {
+        Listen::Tcp(address) => ListenAddr::tcp(address.ip().to_string(), address.port()),
+        Listen::Unix(path) => ListenAddr::unix(path),
+    }
+}
+
+fn routing(settings: &Settings) -> RoutingSettings {
+    let routing = &settings.routing;
+    RoutingSettings {
+        policy: match routing.policy {
+            config::Policy::RoundRobin => Policy::RoundRobin,
+            config::Policy::Random => Policy::Random,
+            config::Policy::LeastLoaded => Policy::LeastLoaded,
+            config::Policy::KvAware => Policy::KvAware,
+            config::Policy::Warm => Policy::Warm,
+        },
+        overlap_weight: routing.overlap_weight,
+        temperature: routing.temperature,
+        speculative: routing.speculative,
+        speculative_ttl: routing.speculative_ttl,
+        prediction_ttl: settings.kv_events.prediction.ttl,
+        track_active_blocks: routing.track_active_blocks,
+        kept_candidates: settings.decisions.candidates,
+        ..RoutingSettings::default()
+    }
+}
+
+fn limits(settings: &Settings) -> Limits {
+    let server = &settings.server;
+    Limits {
+        max_head_bytes: server.max_head_bytes,
+        max_body_bytes: server.max_body_bytes,
+        max_headers: MAX_HEADERS,
+        max_connections: server
+            .max_connections
+            .map_or_else(crate::limits::max_connections, |most| usize::try_from(most.get()).unwrap_or(usize::MAX)),
+        keep_alive: server.keep_alive,
+    }
+}
+
+fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
+    let (request, retry) = (&settings.request, &settings.retry);
+    Rules {
+        timeout: request.timeout,
+        connect_timeout: request.connect_timeout,
+        stream_idle: request.stream_idle_timeout,
+        stream_total: request.stream_max_duration,
+        retry: RetryRules {
+            sends: retry.max_attempts.get(),
+            base_delay: retry.base_delay,
+            max_delay: retry.max_delay,
+            exponential: retry.exponential_backoff,
+            jitter: retry.jitter,
+            budget_ratio: retry.budget_ratio,
+        },
+        scheme,
+        tokenize_budget: settings.routing.tokenize_budget,
+    }
+}

@@ -1,0 +1,157 @@
+//! The program under test, as a child process.
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    process::{Child, ChildStderr, Command, Stdio},
+    sync::{Arc, Mutex},
+    thread::JoinHandle,
+};
+
+use serde_json::Value;
+
+/// A running `warmroute`. Dropping it kills the process and waits for it.
+pub struct Program {
+    child: Child,
+    /// Its ready line.
+    pub ready: Value,
+    stderr: Arc<Mutex<String>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+/// A `warmroute` that has ended by itself.
+#[derive(Debug)]
+pub struct Finished {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warmroute"));
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    for (key, _) in std::env::vars() {
+        if key.starts_with("WARMROUTE_") {
+            command.env_remove(key);
+        }
+    }
+    command
+}
+
+impl Program {
+    /// Starts it and waits for its ready line.
+    pub fn start(args: &[&str]) -> Self {
+        let mut child = command(args).arg("--print-ready").spawn().expect("the program starts");
+        let stderr = Arc::new(Mutex::new(String::new()));
+        let reader = collect(child.stderr.take().expect("stderr is piped"), Arc::clone(&stderr));
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("stdout is piped");
+        let _ = BufReader::new(stdout).read_line(&mut line);
+        let Ok(ready) = serde_json::from_str(&line) else {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("no ready line from {args:?}, stderr: {}", stderr.lock().unwrap());
+        };
+        Self { child, ready, stderr, reader: Some(reader) }
+    }
+
+    /// A simulated engine on free ports; later flags override.
+    pub fn engine(flags: &[&str]) -> Self {
+        let mut args = vec!["engine"];
+        for (flag, free) in [
+            ("--port", "0"),
+            ("--kv-events", "tcp://127.0.0.1:0"),
+            ("--replay", "tcp://127.0.0.1:0"),
+        ] {
+            if !flags.contains(&flag) {
+                args.extend([flag, free]);
+            }
+        }
+        args.extend(flags);
+        Self::start(&args)
+    }
+
+    /// A router on free ports in front of `workers`.
+    pub fn serve(workers: &[String], flags: &[&str]) -> Self {
+        let mut args = vec!["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--log-format", "json"];
+        for worker in workers {
+            args.extend(["-w", worker.as_str()]);
+        }
+        args.extend(flags);
+        Self::start(&args)
+    }
+
+    /// Runs it to its end.
+    pub fn finish(args: &[&str]) -> Finished {
+        let output = command(args).output().expect("the program runs");
+        Finished {
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// `host:port` of its data listener.
+    pub fn data(&self) -> String {
+        self.ready["data"].as_str().expect("the ready line names the data address").to_owned()
+    }
+
+    /// `host:port` of its admin listener.
+    pub fn admin(&self) -> String {
+        self.ready["admin"].as_str().expect("the ready line names the admin address").to_owned()
+    }
+
+    /// Its URL as a worker.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.data())
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn stderr(&self) -> String {
+        self.stderr.lock().unwrap().clone()
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Sends a signal by name (`TERM`, `INT`, `STOP`, `CONT`).
+    pub fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([format!("-{name}"), self.pid().to_string()]).status();
+        assert!(sent.is_ok_and(|status| status.success()), "kill -{name}");
+    }
+
+    /// Waits until it has ended by itself.
+    pub fn wait(mut self) -> Finished {
+        let code = self.child.wait().expect("the child can be waited for").code();
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+        Finished { code, stdout: String::new(), stderr: self.stderr() }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            eprintln!("--- stderr of {} ---\n{}", self.ready, self.stderr());
+        }
+    }
+}
+
+fn collect(mut stderr: ChildStderr, into: Arc<Mutex<String>>) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        let mut chunk = [0u8; 4096];
+        while let Ok(n) = stderr.read(&mut chunk) {
+            if n == 0 {
+                break;
+            }
+            into.lock().unwrap().push_str(&String::from_utf8_lossy(&chunk[..n]));
+        }
+    })
+}

@@ -1,0 +1,315 @@
+//! One side of one connection.
+
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+
+use super::{
+    command::{self, Command},
+    frame::{self, Header, Kind},
+    greeting, ready,
+};
+use crate::Limits;
+
+/// Longest command that is read: a READY with many properties, or a SUBSCRIBE with a long topic.
+const MAX_COMMAND: u64 = 8 * 1024;
+
+/// The socket types that exist here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SocketType {
+    /// Receives what it subscribed to.
+    Sub,
+    /// Sends to those who subscribed.
+    Pub,
+    /// Sends and receives whole messages.
+    Dealer,
+    /// Like `Dealer`, with many peers.
+    Router,
+}
+
+/// What came in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Incoming {
+    /// The handshake is done.
+    Ready {
+        /// The peer's routing id; empty if it has none.
+        identity: Bytes,
+    },
+    /// A whole message, never without frames.
+    Message(Vec<Bytes>),
+    /// The peer wants topics that start with this.
+    Subscribe(Bytes),
+    /// The peer no longer wants this prefix.
+    Cancel(Bytes),
+}
+
+/// Why a peer cannot be talked to any longer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProtocolError {
+    /// Another protocol altogether.
+    #[error("the peer does not speak zmtp 3: check that the endpoint is a zeromq socket and not, say, an http port")]
+    NotZmtp,
+    /// An older ZeroMQ.
+    #[error("the peer speaks zmtp {major}: version 3 is needed, which zeromq has had since 4.0")]
+    Version {
+        /// Its major version.
+        major: u8,
+    },
+    /// A security mechanism.
+    #[error("the peer asks for the security mechanism {name}: only NULL is supported, switch it off at the publisher")]
+    Mechanism {
+        /// Its name.
+        name: String,
+    },
+    /// A socket that does not fit ours.
+    #[error("the peer is a {peer:?} socket: our {ours} talks to {expected}, check that the endpoints are not swapped")]
+    Socket {
+        /// Its type.
+        peer: String,
+        /// Our type.
+        ours: &'static str,
+        /// Types that fit.
+        expected: &'static str,
+    },
+    /// The peer gave up during the handshake.
+    #[error("the peer refused the connection: {reason:?}")]
+    Refused {
+        /// Its words.
+        reason: String,
+    },
+    /// Flags that mean nothing.
+    #[error("frame flags {flags:#04x} are not valid")]
+    Flags {
+        /// The byte.
+        flags: u8,
+    },
+    /// A message longer than allowed, by its header alone.
+    #[error("message of at least {announced} bytes: at most {limit} are accepted")]
+    MessageTooLong {
+        /// Its length as far as announced.
+        announced: u64,
+        /// The limit.
+        limit: usize,
+    },
+    /// A message with more frames than allowed.
+    #[error("message of more than {limit} frames")]
+    TooManyFrames {
+        /// The limit.
+        limit: usize,
+    },
+    /// A command longer than any that has a meaning.
+    #[error("command of {announced} bytes: at most {MAX_COMMAND} are accepted")]
+    CommandTooLong {
+        /// Its length as announced.
+        announced: u64,
+    },
+    /// A command that is not laid out as one, or stands where none may.
+    #[error("command is malformed or out of place")]
+    Command,
+    /// Something before the handshake was done.
+    #[error("message before the end of the handshake")]
+    Early,
+}
+
+/// The protocol's state on one connection.
+#[derive(Debug)]
+pub struct Session {
+    socket: SocketType,
+    phase: Phase,
+    max_message: usize,
+    max_frames: usize,
+    /// Frames of a message that is still coming, and their bytes.
+    parts: Vec<Bytes>,
+    parts_bytes: u64,
+    peer_minor: u8,
+    peer_ttl: Option<Duration>,
+    outgoing: BytesMut,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Greeting,
+    Handshake,
+    Open,
+}
+
+impl Session {
+    /// A new connection: the greeting and READY are waiting in [`Session::outgoing`]. Only a dealer's `identity` is
+    /// sent.
+    pub fn new(socket: SocketType, identity: &[u8], limits: &Limits) -> Self {
+        let mut outgoing = BytesMut::from(&greeting::ours()[..]);
+        frame::encode_command("READY", &ready::ours(socket, identity), &mut outgoing);
+        Self {
+            socket,
+            phase: Phase::Greeting,
+            max_message: limits.max_message,
+            max_frames: limits.max_frames,
+            parts: Vec::new(),
+            parts_bytes: 0,
+            peer_minor: 0,
+            peer_ttl: None,
+            outgoing,
+        }
+    }
+
+    /// Takes the next event out of `bytes`; `None`: more bytes are needed. After an error the connection is over.
+    pub fn receive(&mut self, bytes: &mut BytesMut) -> Result<Option<Incoming>, ProtocolError> {
+        if self.phase == Phase::Greeting {
+            let Some(minor) = greeting::read(bytes)? else { return Ok(None) };
+            bytes.advance(greeting::LENGTH);
+            self.peer_minor = minor;
+            self.phase = Phase::Handshake;
+        }
+        while let Some(header) = frame::header(bytes)? {
+            let body = self.admit(header)?;
+            if bytes.len() - header.length < body {
+                return Ok(None);
+            }
+            bytes.advance(header.length);
+            let body = bytes.split_to(body).freeze();
+            let incoming = match header.kind {
+                Kind::Command => self.command(&body)?,
+                Kind::Part => {
+                    self.parts_bytes += header.body;
+                    self.parts.push(body);
+                    None
+                }
+                Kind::Last => {
+                    self.parts_bytes = 0;
+                    let mut frames = std::mem::take(&mut self.parts);
+                    frames.push(body);
+                    self.message(frames)
+                }
+            };
+            if incoming.is_some() {
+                return Ok(incoming);
+            }
+        }
+        Ok(None)
+    }
+
+    /// What is to be sent; the caller takes from the front what it could write.
+    pub fn outgoing(&mut self) -> &mut BytesMut {
+        &mut self.outgoing
+    }
+
+    /// Subscribes to topics that start with `topic`, in the form this peer understands.
+    pub fn subscribe(&mut self, topic: &[u8]) {
+        if self.peer_minor >= 1 {
+            frame::encode_command("SUBSCRIBE", topic, &mut self.outgoing);
+        } else {
+            frame::encode_message(&[[&[1], topic].concat()], &mut self.outgoing);
+        }
+    }
+
+    /// Asks the peer for a sign of life, if it knows how to give one.
+    pub fn ping(&mut self) {
+        if self.peer_minor >= 1 {
+            frame::encode_command("PING", &[0, 0], &mut self.outgoing);
+        }
+    }
+
+    /// Whether the peer answers a PING.
+    pub fn can_ping(&self) -> bool {
+        self.peer_minor >= 1
+    }
+
+    /// After this long without a byte the peer wants the connection to count as dead.
+    pub fn peer_ttl(&self) -> Option<Duration> {
+        self.peer_ttl
+    }
+
+    /// Checks a header against the limits, before anything of the body is kept.
+    fn admit(&self, header: Header) -> Result<usize, ProtocolError> {
+        if header.kind == Kind::Command {
+            if header.body > MAX_COMMAND {
+                return Err(ProtocolError::CommandTooLong { announced: header.body });
+            }
+            if !self.parts.is_empty() {
+                return Err(ProtocolError::Command);
+            }
+        } else {
+            if self.phase != Phase::Open {
+                return Err(ProtocolError::Early);
+            }
+            if self.parts.len() >= self.max_frames {
+                return Err(ProtocolError::TooManyFrames { limit: self.max_frames });
+            }
+            let announced = self.parts_bytes.saturating_add(header.body);
+            if announced > self.max_message as u64 {
+                return Err(ProtocolError::MessageTooLong { announced, limit: self.max_message });
+            }
+        }
+        Ok(usize::try_from(header.body).expect("checked against a limit that is a usize"))
+    }
+
+    fn command(&mut self, body: &[u8]) -> Result<Option<Incoming>, ProtocolError> {
+        let command = command::read(body)?;
+        if let Command::Error(reason) = command {
+            let reason = String::from_utf8_lossy(reason).into_owned();
+            return Err(ProtocolError::Refused { reason });
+        }
+        if self.phase == Phase::Handshake {
+            let Command::Ready(data) = command else { return Err(ProtocolError::Early) };
+            let ready = ready::read(data, self.socket)?;
+            self.phase = Phase::Open;
+            return Ok(Some(Incoming::Ready { identity: ready.identity }));
+        }
+        Ok(match command {
+            Command::Ready(_) | Command::Error(_) => return Err(ProtocolError::Command),
+            // Topics are copied: a slice would keep the whole read buffer alive for as long as the subscription.
+            Command::Subscribe(topic) => self.publishing(Incoming::Subscribe, topic),
+            Command::Cancel(topic) => self.publishing(Incoming::Cancel, topic),
+            Command::Ping { time_to_live, context } => {
+                self.peer_ttl = time_to_live;
+                frame::encode_command("PONG", context, &mut self.outgoing);
+                None
+            }
+            Command::Pong | Command::Unknown => None,
+        })
+    }
+
+    fn message(&self, frames: Vec<Bytes>) -> Option<Incoming> {
+        if self.socket != SocketType::Pub {
+            return Some(Incoming::Message(frames));
+        }
+        // The older form of a subscription. Anything else that a subscriber sends has no reader.
+        match frames.as_slice() {
+            [only] if only.len() as u64 <= MAX_COMMAND => match only.split_first() {
+                Some((1, topic)) => self.publishing(Incoming::Subscribe, topic),
+                Some((0, topic)) => self.publishing(Incoming::Cancel, topic),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn publishing(&self, incoming: fn(Bytes) -> Incoming, topic: &[u8]) -> Option<Incoming> {
+        (self.socket == SocketType::Pub).then(|| incoming(Bytes::copy_from_slice(topic)))
+    }
+}
+
+impl SocketType {
+    /// The name on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Sub => "SUB",
+            Self::Pub => "PUB",
+            Self::Dealer => "DEALER",
+            Self::Router => "ROUTER",
+        }
+    }
+
+    pub(super) fn talks_to(self, peer: &[u8]) -> bool {
+        self.partners().split(" or ").any(|partner| partner.as_bytes() == peer)
+    }
+
+    pub(super) fn partners(self) -> &'static str {
+        match self {
+            Self::Sub => "PUB or XPUB",
+            Self::Pub => "SUB or XSUB",
+            Self::Dealer => "ROUTER or DEALER or REP",
+            Self::Router => "DEALER or REQ or ROUTER",
+        }
+    }
+}

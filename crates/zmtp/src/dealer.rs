@@ -1,0 +1,47 @@
+//! DEALER: one connection, whole messages both ways.
+//!
+//! It does not reconnect: a request whose answer is interrupted has failed, and only the caller knows whether to ask
+//! again.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::{
+    Disconnect, Endpoint, Limits,
+    codec::{Incoming, SocketType, encode_message},
+    connection::Connection,
+};
+
+/// A connected DEALER. Dropping it closes the connection.
+#[derive(Debug)]
+pub struct Dealer {
+    connection: Connection,
+}
+
+impl Dealer {
+    /// Connects within `timeout` and shakes hands within the limits' time.
+    pub async fn connect(endpoint: &Endpoint, limits: Limits, timeout: Duration) -> Result<Self, Disconnect> {
+        let stream = net::connect(&endpoint.to_address()?, timeout).await?;
+        let (connection, _) = Connection::open(stream, SocketType::Dealer, &[], &limits).await?;
+        Ok(Self { connection })
+    }
+
+    /// Sends one message; returns when the system has taken it.
+    pub async fn send<F: AsRef<[u8]>>(&mut self, frames: &[F]) -> Result<(), Disconnect> {
+        let mut encoded = BytesMut::new();
+        encode_message(frames, &mut encoded);
+        self.connection.queue(&encoded);
+        Ok(self.connection.flush().await?)
+    }
+
+    /// The next message. There is no queue: whoever does not call this slows the sender through TCP. May be cancelled
+    /// without losing anything.
+    pub async fn recv(&mut self) -> Result<Vec<Bytes>, Disconnect> {
+        loop {
+            if let Incoming::Message(frames) = self.connection.next().await? {
+                return Ok(frames);
+            }
+        }
+    }
+}

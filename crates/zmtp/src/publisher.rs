@@ -1,0 +1,202 @@
+//! PUB: sends to whoever subscribed, and waits for nobody.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::BytesMut;
+use net::{Address, ListenError, listen};
+use parking_lot::Mutex;
+use tokio::{sync::watch, task::JoinHandle, time::Instant};
+
+use crate::{
+    Endpoint, EndpointError, Limits,
+    accept::Accepting,
+    backoff::Backoff,
+    codec::encode_message,
+    subscriber::{self, Subscriber},
+};
+
+/// How a [`Pub`] treats its subscribers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PubSettings {
+    /// Limits on what subscribers send.
+    pub limits: Limits,
+    /// Messages waiting per subscriber; when full the new message is dropped for that subscriber and counted.
+    pub queue_messages: usize,
+    /// Bytes waiting per subscriber; when full the new message is dropped for that subscriber and counted.
+    pub queue_bytes: usize,
+}
+
+impl Default for PubSettings {
+    fn default() -> Self {
+        Self { limits: Limits::default(), queue_messages: 65_536, queue_bytes: 256 << 20 }
+    }
+}
+
+/// A publisher. Dropping it ends all connections, whatever is queued.
+#[derive(Debug)]
+pub struct Pub {
+    shared: Arc<Shared>,
+    link: Link,
+}
+
+#[derive(Debug)]
+enum Link {
+    Binds(Accepting),
+    Connects(Dialling),
+}
+
+impl Pub {
+    /// Lets subscribers connect. The endpoint that comes back has the port that the system chose.
+    pub async fn bind(endpoint: &Endpoint, settings: PubSettings) -> Result<(Self, Endpoint), ListenError> {
+        let listener = listen(&endpoint.to_listen_addr()).await?;
+        let bound = Endpoint::from(listener.address().address());
+        let shared = Arc::new(Shared::new(settings));
+        let served = Arc::clone(&shared);
+        let link = Link::Binds(Accepting::start(listener, move |number, stream| {
+            let shared = Arc::clone(&served);
+            async move {
+                if let Err(reason) = subscriber::serve(number, stream, shared).await {
+                    tracing::debug!(%reason, "subscriber left");
+                }
+            }
+        }));
+        Ok((Self { shared, link }, bound))
+    }
+
+    /// Feeds one subscriber that listens; connects again after 100 ms, doubling up to 5 s.
+    pub fn connect(endpoint: &Endpoint, settings: PubSettings) -> Result<Self, EndpointError> {
+        let address = endpoint.to_address()?;
+        let shared = Arc::new(Shared::new(settings));
+        let link = Link::Connects(Dialling(tokio::spawn(dial(address, Arc::clone(&shared)))));
+        Ok(Self { shared, link })
+    }
+
+    /// Sends a message to every subscriber with a prefix of its first frame; never waits.
+    pub fn send<F: AsRef<[u8]>>(&self, frames: &[F]) {
+        let Some(topic) = frames.first() else { return };
+        let mut encoded = BytesMut::new();
+        encode_message(frames, &mut encoded);
+        let encoded = encoded.freeze();
+        let subscribers = self.shared.subscribers.lock();
+        for subscriber in subscribers.iter().flat_map(BTreeMap::values) {
+            if subscriber.wants(topic.as_ref()) && !subscriber.offer(&encoded, self.shared.settings.queue_bytes) {
+                self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Connections that subscribed to something.
+    pub fn subscribers(&self) -> usize {
+        *self.shared.subscribed.borrow()
+    }
+
+    /// Follows [`Pub::subscribers`].
+    pub fn watch_subscribers(&self) -> watch::Receiver<usize> {
+        self.shared.subscribed.subscribe()
+    }
+
+    /// Messages dropped so far because a subscriber's queue was full, counted once per subscriber.
+    pub fn dropped(&self) -> u64 {
+        self.shared.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Stops taking subscribers and gives what is queued this long to leave.
+    pub async fn close(self, linger: Duration) {
+        // Without their senders the connections end by themselves when they have written everything.
+        let senders = self.shared.subscribers.lock().take();
+        let mut open = self.shared.connected.subscribe();
+        drop(senders);
+        let _ = tokio::time::timeout(linger, open.wait_for(|count| *count == 0)).await;
+        match self.link {
+            Link::Binds(accepting) => drop(accepting),
+            Link::Connects(dialling) => drop(dialling),
+        }
+    }
+}
+
+/// What the publisher and its connections share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) settings: PubSettings,
+    /// `None` once the publisher is closing.
+    subscribers: Mutex<Option<BTreeMap<u64, Subscriber>>>,
+    connected: watch::Sender<usize>,
+    subscribed: watch::Sender<usize>,
+    dropped: AtomicU64,
+}
+
+impl Shared {
+    fn new(settings: PubSettings) -> Self {
+        Self {
+            settings,
+            subscribers: Mutex::new(Some(BTreeMap::new())),
+            connected: watch::Sender::new(0),
+            subscribed: watch::Sender::new(0),
+            dropped: AtomicU64::new(0),
+        }
+    }
+
+    /// `false`: the publisher is closing.
+    pub(crate) fn join(&self, number: u64, subscriber: Subscriber) -> bool {
+        let mut subscribers = self.subscribers.lock();
+        let Some(subscribers) = subscribers.as_mut() else { return false };
+        subscribers.insert(number, subscriber);
+        self.connected.send_modify(|count| *count += 1);
+        true
+    }
+
+    pub(crate) fn with(&self, number: u64, change: impl FnOnce(&mut Subscriber)) {
+        let mut subscribers = self.subscribers.lock();
+        if let Some(subscriber) = subscribers.as_mut().and_then(|all| all.get_mut(&number)) {
+            change(subscriber);
+        }
+        self.count(subscribers.as_ref());
+    }
+
+    pub(crate) fn leave(&self, number: u64) {
+        let mut subscribers = self.subscribers.lock();
+        if let Some(subscribers) = subscribers.as_mut() {
+            subscribers.remove(&number);
+        }
+        self.count(subscribers.as_ref());
+        self.connected.send_modify(|count| *count -= 1);
+    }
+
+    fn count(&self, subscribers: Option<&BTreeMap<u64, Subscriber>>) {
+        let now = subscribers.map_or(0, |all| all.values().filter(|one| one.is_subscribed()).count());
+        self.subscribed.send_if_modified(|count| std::mem::replace(count, now) != now);
+    }
+}
+
+/// A running dial loop. Dropping it ends the loop and its connection.
+#[derive(Debug)]
+struct Dialling(JoinHandle<()>);
+
+impl Drop for Dialling {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn dial(address: Address, shared: Arc<Shared>) {
+    let mut backoff = Backoff::default();
+    for number in 1.. {
+        let start = Instant::now();
+        let served = async {
+            let stream = net::connect(&address, shared.settings.limits.handshake_timeout).await?;
+            subscriber::serve(number, stream, Arc::clone(&shared)).await
+        };
+        match served.await {
+            Ok(()) => return,
+            Err(reason) => tracing::debug!(%reason, %address, "subscriber lost"),
+        }
+        tokio::time::sleep(backoff.after(start.elapsed())).await;
+    }
+}

@@ -1,0 +1,214 @@
+//! SUB: receives what publishers send, and tells when they come and go.
+//!
+//! A connecting [`Sub`] has no queue and no task: [`Sub::next`] reads the socket itself, so that whoever does not call
+//! it slows the sender through TCP, and nothing piles up here.
+
+use std::{fmt, future::Future, pin::Pin, time::Duration};
+
+use bytes::Bytes;
+use net::{Address, ListenError, Stream, listen};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, Sleep},
+};
+
+use crate::{
+    Disconnect, Endpoint, EndpointError, Limits,
+    accept::Accepting,
+    backoff::Backoff,
+    codec::{Incoming, SocketType},
+    connection::Connection,
+};
+
+/// Something that happened on a [`Sub`]. `peer` numbers connections; no number is used twice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SubEvent {
+    /// A publisher is connected; the subscriptions are on their way to it.
+    Connected {
+        /// Which connection.
+        peer: u64,
+    },
+    /// A message of that connection, never without frames.
+    Message {
+        /// Which connection.
+        peer: u64,
+        /// Its frames.
+        frames: Vec<Bytes>,
+    },
+    /// A connection that was reported as connected is over. A connecting socket tries again by itself.
+    Disconnected {
+        /// Which connection.
+        peer: u64,
+        /// Why, for people.
+        reason: String,
+    },
+    /// An attempt to connect came to nothing; the next one follows by itself.
+    Unreachable {
+        /// Why, for people.
+        reason: String,
+    },
+}
+
+/// A subscriber.
+#[derive(Debug)]
+pub struct Sub(Mode);
+
+#[derive(Debug)]
+enum Mode {
+    Connects(Box<Connecting>),
+    Binds(Bound),
+}
+
+impl Sub {
+    /// Follows one publisher. Nothing happens before [`Sub::next`], which connects, and connects again after 100 ms,
+    /// doubling up to 5 s.
+    pub fn connect(endpoint: &Endpoint, topics: &[&[u8]], limits: Limits) -> Result<Self, EndpointError> {
+        Ok(Self(Mode::Connects(Box::new(Connecting {
+            dial: Dial { address: endpoint.to_address()?, limits },
+            topics: owned(topics),
+            backoff: Backoff::default(),
+            peers: 0,
+            since: Instant::now(),
+            link: Link::Waiting(Box::pin(tokio::time::sleep(Duration::ZERO))),
+        }))))
+    }
+
+    /// Lets publishers connect. The endpoint that comes back has the port that the system chose.
+    pub async fn bind(endpoint: &Endpoint, topics: &[&[u8]], limits: Limits) -> Result<(Self, Endpoint), ListenError> {
+        let listener = listen(&endpoint.to_listen_addr()).await?;
+        let bound = Endpoint::from(listener.address().address());
+        let topics = owned(topics);
+        // When full, connections wait with reading, and TCP holds their publishers back.
+        let (events, queue) = mpsc::channel(16);
+        let accepting = Accepting::start(listener, move |peer, stream| {
+            serve(peer, stream, topics.clone(), limits.clone(), events.clone())
+        });
+        Ok((Self(Mode::Binds(Bound { queue, _accepting: accepting })), bound))
+    }
+
+    /// The next event; there is always another one. May be cancelled without losing anything.
+    pub async fn next(&mut self) -> SubEvent {
+        match &mut self.0 {
+            Mode::Connects(connecting) => connecting.next().await,
+            Mode::Binds(bound) => match bound.queue.recv().await {
+                Some(event) => event,
+                // The accept loop holds a sender for as long as this socket lives.
+                None => std::future::pending().await,
+            },
+        }
+    }
+}
+
+fn owned(topics: &[&[u8]]) -> Vec<Bytes> {
+    topics.iter().map(|topic| Bytes::copy_from_slice(topic)).collect()
+}
+
+#[derive(Debug)]
+struct Connecting {
+    dial: Dial,
+    topics: Vec<Bytes>,
+    backoff: Backoff,
+    peers: u64,
+    since: Instant,
+    link: Link,
+}
+
+enum Link {
+    Waiting(Pin<Box<Sleep>>),
+    /// Kept here and not in a local variable: a cancelled call must not give up the attempt.
+    Opening(Pin<Box<dyn Future<Output = Result<Connection, Disconnect>> + Send>>),
+    Open(Box<Connection>),
+}
+
+impl Connecting {
+    async fn next(&mut self) -> SubEvent {
+        loop {
+            match &mut self.link {
+                Link::Waiting(sleep) => {
+                    sleep.await;
+                    self.link = Link::Opening(Box::pin(self.dial.clone().open()));
+                }
+                Link::Opening(attempt) => match attempt.await {
+                    Ok(mut connection) => {
+                        self.topics.iter().for_each(|topic| connection.subscribe(topic));
+                        self.link = Link::Open(Box::new(connection));
+                        self.since = Instant::now();
+                        self.peers += 1;
+                        return SubEvent::Connected { peer: self.peers };
+                    }
+                    Err(reason) => {
+                        self.wait(Duration::ZERO);
+                        return SubEvent::Unreachable { reason: reason.to_string() };
+                    }
+                },
+                Link::Open(connection) => match connection.next().await {
+                    Ok(Incoming::Message(frames)) => return SubEvent::Message { peer: self.peers, frames },
+                    Ok(_) => {}
+                    Err(reason) => {
+                        self.wait(self.since.elapsed());
+                        return SubEvent::Disconnected { peer: self.peers, reason: reason.to_string() };
+                    }
+                },
+            }
+        }
+    }
+
+    fn wait(&mut self, lasted: Duration) {
+        self.link = Link::Waiting(Box::pin(tokio::time::sleep(self.backoff.after(lasted))));
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Waiting(_) => "Waiting",
+            Self::Opening(_) => "Opening",
+            Self::Open(_) => "Open",
+        })
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Dial {
+    address: Address,
+    limits: Limits,
+}
+
+impl Dial {
+    async fn open(self) -> Result<Connection, Disconnect> {
+        let stream = net::connect(&self.address, self.limits.handshake_timeout).await?;
+        Ok(Connection::open(stream, SocketType::Sub, &[], &self.limits).await?.0)
+    }
+}
+
+#[derive(Debug)]
+struct Bound {
+    queue: mpsc::Receiver<SubEvent>,
+    _accepting: Accepting,
+}
+
+/// Passes on what one connected publisher sends. A closed queue means that the socket is gone.
+async fn serve(peer: u64, stream: Stream, topics: Vec<Bytes>, limits: Limits, events: mpsc::Sender<SubEvent>) {
+    let mut connection = match Connection::open(stream, SocketType::Sub, &[], &limits).await {
+        Ok((connection, _)) => connection,
+        Err(reason) => {
+            let _ = events.send(SubEvent::Unreachable { reason: reason.to_string() }).await;
+            return;
+        }
+    };
+    topics.iter().for_each(|topic| connection.subscribe(topic));
+    let mut event = SubEvent::Connected { peer };
+    loop {
+        let over = matches!(event, SubEvent::Disconnected { .. });
+        if events.send(event).await.is_err() || over {
+            return;
+        }
+        event = loop {
+            match connection.next().await {
+                Ok(Incoming::Message(frames)) => break SubEvent::Message { peer, frames },
+                Ok(_) => {}
+                Err(reason) => break SubEvent::Disconnected { peer, reason: reason.to_string() },
+            }
+        };
+    }
+}

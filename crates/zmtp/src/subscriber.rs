@@ -1,0 +1,109 @@
+//! One subscriber of a [`Pub`](crate::Pub): its topics, its queue, and the task that writes it out.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use bytes::Bytes;
+use net::Stream;
+use tokio::sync::mpsc;
+
+use crate::{
+    Disconnect,
+    codec::{Incoming, SocketType},
+    connection::Connection,
+    publisher::Shared,
+};
+
+/// Topics one subscriber may hold. One more ends the connection.
+const MAX_TOPICS: usize = 1024;
+
+/// What the publisher knows of a subscriber.
+#[derive(Debug)]
+pub(crate) struct Subscriber {
+    topics: Vec<Bytes>,
+    queue: mpsc::Sender<Bytes>,
+    queued_bytes: Arc<AtomicUsize>,
+}
+
+impl Subscriber {
+    pub(crate) fn wants(&self, topic: &[u8]) -> bool {
+        self.topics.iter().any(|prefix| topic.starts_with(prefix))
+    }
+
+    pub(crate) fn is_subscribed(&self) -> bool {
+        !self.topics.is_empty()
+    }
+
+    /// Queues a message unless that breaks a bound; `false`: dropped.
+    pub(crate) fn offer(&self, encoded: &Bytes, max_bytes: usize) -> bool {
+        let before = self.queued_bytes.fetch_add(encoded.len(), Ordering::Relaxed);
+        // A single message longer than the bound still passes when nothing else waits.
+        let fits = before == 0 || before.saturating_add(encoded.len()) <= max_bytes;
+        let queued = fits && self.queue.try_send(encoded.clone()).is_ok();
+        if !queued {
+            self.queued_bytes.fetch_sub(encoded.len(), Ordering::Relaxed);
+        }
+        queued
+    }
+}
+
+/// Serves one connection until it ends or the publisher is closed.
+pub(crate) async fn serve(number: u64, stream: Stream, shared: Arc<Shared>) -> Result<(), Disconnect> {
+    let (mut connection, _) = Connection::open(stream, SocketType::Pub, &[], &shared.settings.limits).await?;
+    // When full, the publisher drops the new message for this subscriber and counts it.
+    let (queue, mut messages) = mpsc::channel::<Bytes>(shared.settings.queue_messages.max(1));
+    let queued_bytes = Arc::new(AtomicUsize::new(0));
+    let subscriber = Subscriber { topics: Vec::new(), queue, queued_bytes: Arc::clone(&queued_bytes) };
+    if !shared.join(number, subscriber) {
+        return Ok(());
+    }
+    let _leave = Leave { number, shared: Arc::clone(&shared) };
+    loop {
+        let room = connection.has_room();
+        tokio::select! {
+            turn = connection.turn() => match turn? {
+                Some(Incoming::Subscribe(topic)) => subscribe(&shared, number, topic)?,
+                Some(Incoming::Cancel(topic)) => shared.with(number, |subscriber| {
+                    // Subscriptions count: two of the same prefix need two cancellations.
+                    if let Some(at) = subscriber.topics.iter().position(|held| *held == topic) {
+                        subscriber.topics.swap_remove(at);
+                    }
+                }),
+                Some(_) | None => {}
+            },
+            message = messages.recv(), if room => match message {
+                Some(message) => {
+                    queued_bytes.fetch_sub(message.len(), Ordering::Relaxed);
+                    connection.queue(&message);
+                }
+                // The publisher closed and everything it had queued is out of the queue.
+                None => return Ok(connection.flush().await?),
+            },
+        }
+    }
+}
+
+fn subscribe(shared: &Shared, number: u64, topic: Bytes) -> Result<(), Disconnect> {
+    let mut held = 0;
+    shared.with(number, |subscriber| {
+        subscriber.topics.push(topic);
+        held = subscriber.topics.len();
+    });
+    if held > MAX_TOPICS {
+        return Err(Disconnect::Io(std::io::Error::other(format!("more than {MAX_TOPICS} subscriptions"))));
+    }
+    Ok(())
+}
+
+struct Leave {
+    number: u64,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        self.shared.leave(self.number);
+    }
+}
