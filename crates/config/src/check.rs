@@ -10,6 +10,7 @@ use crate::{
     checked::{Checked, Value},
     expand::{ExpandError, expand},
     fault::Fault,
+    load::MAX_PROBLEMS,
     nearest::nearest,
     problem::Draft,
     schema::{Built, Key, Kind, names},
@@ -24,6 +25,9 @@ pub(crate) struct Checker<'a> {
     pub(crate) check_url: CheckUrl,
     pub(crate) problems: Vec<Draft>,
 }
+
+/// Longest list: each entry of `workers` becomes some thirty values, whatever little text it is.
+const MAX_ITEMS: usize = 10_000;
 
 impl Checker<'_> {
     /// Checks a section. `given` is what the sources hold for it, if anything.
@@ -52,15 +56,19 @@ impl Checker<'_> {
     }
 
     fn unknown(&mut self, keys: &[Key], entry: &Entry, path: &str) {
-        // A mistyped `api_key` still holds a key.
-        let value = if sounds_secret(&entry.key) { "***".into() } else { entry.value.shown() };
+        let value = shown_unknown(entry);
+        let near = if self.problems.len() < MAX_PROBLEMS {
+            nearest(&entry.key, keys.iter().map(|key| key.name))
+        } else {
+            None // the problem will not be shown, and the search is what costs
+        };
         let known = if keys.is_empty() { "no key here".into() } else { format!("one of {}", names(keys)) };
         self.problems.push(
             Draft::new(join(path, &entry.key), "unknown key")
                 .at(entry.origin.clone())
                 .value(value)
                 .expected(known)
-                .nearest(nearest(&entry.key, keys.iter().map(|key| key.name))),
+                .nearest(near),
         );
     }
 
@@ -106,6 +114,11 @@ impl Checker<'_> {
     }
 
     fn list(&mut self, item: &'static Kind, given: &Located, items: &[Located], path: &str) -> Checked {
+        if items.len() > MAX_ITEMS {
+            let message = format!("a list of {} entries", items.len());
+            self.file(path, given, Fault::new(message).expected(format!("at most {MAX_ITEMS}")));
+            return Checked { value: Value::List(Vec::new()), origin: Some(given.origin.clone()), failed: true };
+        }
         let items: Vec<_> =
             items.iter().enumerate().map(|(at, given)| self.value(item, given, &format!("{path}[{at}]"))).collect();
         let failed = items.iter().any(|item| item.failed);
@@ -220,6 +233,11 @@ fn map_path(path: &str, name: &str) -> String {
     } else {
         join(path, name)
     }
+}
+
+/// What may be shown of a key that the schema does not know: a mistyped `api_key` still holds a key.
+pub(crate) fn shown_unknown(entry: &Entry) -> serde_json::Value {
+    if sounds_secret(&entry.key) { "***".into() } else { entry.value.shown() }
 }
 
 fn sounds_secret(key: &str) -> bool {

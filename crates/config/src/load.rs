@@ -37,7 +37,7 @@ pub struct Source<'a> {
 }
 
 /// Most problems reported; a file with more has one cause.
-const MAX_PROBLEMS: usize = 200;
+pub(crate) const MAX_PROBLEMS: usize = 200;
 
 /// Makes settings out of all sources. Precedence: flag, environment, file, default.
 ///

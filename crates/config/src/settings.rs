@@ -4,11 +4,13 @@
 //!
 //! **Invariant**: a value of these types passed every check; nothing here needs to be checked again.
 
+mod worker;
+
 use std::{collections::BTreeMap, num::NonZeroU32, path::PathBuf, time::Duration};
 
-use kv_blocks::{BlockSize, Role, Tier};
+pub use worker::{CheckMethod, Engine, EventSource, HealthCheck, ReplayEndpoint, Worker, WorkerKvEvents};
 
-use crate::{Listen, Problem, Secret, places::Places};
+use crate::{Listen, Problem, places::Places};
 
 /// The whole configuration.
 #[derive(Clone, Debug)]
@@ -93,163 +95,6 @@ pub struct Admin {
     pub token_file: Option<PathBuf>,
     /// Whether the dashboard is served.
     pub dashboard: bool,
-}
-
-/// One entry of section `workers`.
-#[derive(Clone, Debug)]
-pub struct Worker {
-    /// Its name: as given, else `host:port` of the URL. Unique.
-    pub name: String,
-    /// Its base URL, as [`crate::Source::check_url`] accepted it.
-    pub url: String,
-    /// What kind of engine it is; `None` = probed.
-    pub engine: Option<Engine>,
-    /// It serves only these models; empty = those it lists.
-    pub models: Vec<String>,
-    /// Which phase it serves.
-    pub role: Role,
-    /// Its share compared with the others, above 0.
-    pub weight: f64,
-    /// Sent to the engine as a bearer token in place of the client's.
-    pub api_key: Option<Secret>,
-    /// Tokens per KV block (its own, else `models.defaults.block_size`); `None` = probed.
-    pub block_size: Option<BlockSize>,
-    /// Data-parallel ranks; `None` = probed.
-    pub dp_ranks: Option<NonZeroU32>,
-    /// How this worker is checked, where it differs from its type.
-    pub health_check: HealthCheck,
-    /// Where its KV events come from.
-    pub kv_events: WorkerKvEvents,
-    /// Tiers whose blocks count as warm.
-    pub allow_tiers: Vec<Tier>,
-}
-
-/// `workers[].type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Engine {
-    /// vLLM.
-    Vllm,
-    /// SGLang.
-    Sglang,
-    /// TensorRT-LLM.
-    Trtllm,
-    /// Any server that speaks the OpenAI API.
-    Openai,
-    /// llama.cpp's server.
-    Llamacpp,
-    /// Ollama.
-    Ollama,
-    /// mlxcel.
-    Mlxcel,
-    /// LM Studio.
-    Lmstudio,
-    /// A Continuum router.
-    Continuum,
-    /// Anything else.
-    Generic,
-}
-
-impl Engine {
-    /// All kinds.
-    pub const ALL: [Self; 10] = [
-        Self::Vllm,
-        Self::Sglang,
-        Self::Trtllm,
-        Self::Openai,
-        Self::Llamacpp,
-        Self::Ollama,
-        Self::Mlxcel,
-        Self::Lmstudio,
-        Self::Continuum,
-        Self::Generic,
-    ];
-
-    /// The configuration's word for it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Vllm => "vllm",
-            Self::Sglang => "sglang",
-            Self::Trtllm => "trtllm",
-            Self::Openai => "openai",
-            Self::Llamacpp => "llamacpp",
-            Self::Ollama => "ollama",
-            Self::Mlxcel => "mlxcel",
-            Self::Lmstudio => "lmstudio",
-            Self::Continuum => "continuum",
-            Self::Generic => "generic",
-        }
-    }
-
-    pub(crate) fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|engine| engine.as_str() == word)
-    }
-}
-
-/// `workers[].health_check`: unset fields follow the worker's type.
-#[derive(Clone, Debug, PartialEq)]
-pub struct HealthCheck {
-    /// Path asked first.
-    pub endpoint: Option<String>,
-    /// Paths asked in order when the first one is answered 404.
-    pub fallback_endpoints: Option<Vec<String>>,
-    /// How the path is asked.
-    pub method: CheckMethod,
-    /// JSON body of a POST.
-    pub body: Option<serde_json::Value>,
-    /// Statuses that mean healthy.
-    pub accept_status: Vec<u16>,
-    /// Statuses that mean "still loading".
-    pub warmup_status: Vec<u16>,
-    /// Time for one answer; `None` = `health_checks.timeout`.
-    pub timeout: Option<Duration>,
-}
-
-/// `workers[].health_check.method`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CheckMethod {
-    /// GET
-    Get,
-    /// POST
-    Post,
-    /// HEAD
-    Head,
-}
-
-/// `workers[].kv_events`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WorkerKvEvents {
-    /// Which kind of stream.
-    pub source: EventSource,
-    /// Where the stream is; `None` = asked of the engine, else the default port.
-    pub endpoint: Option<String>,
-    /// Where missed events can be asked for.
-    pub replay_endpoint: ReplayEndpoint,
-    /// Only messages whose topic starts with this (its own, else `kv_events.topic_filter`).
-    pub topic: String,
-    /// Listen at `endpoint` and let the engine connect. Always false in this version.
-    pub bind: bool,
-}
-
-/// `workers[].kv_events.source`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventSource {
-    /// Whatever the engine announces.
-    Auto,
-    /// A ZMQ publisher.
-    Zmq,
-    /// No stream: its cache is predicted from our own decisions.
-    None,
-}
-
-/// `workers[].kv_events.replay_endpoint`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReplayEndpoint {
-    /// Whatever the engine announces.
-    Auto,
-    /// None: a gap is accepted.
-    None,
-    /// This one.
-    At(String),
 }
 
 /// Section `models`.

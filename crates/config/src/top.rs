@@ -1,6 +1,8 @@
 //! The top level of the file: aliases put in their places, sections of later versions set aside.
 
 use crate::{
+    check::shown_unknown,
+    load::MAX_PROBLEMS,
     nearest::nearest,
     problem::Draft,
     schema::{LATER_SECTIONS, ROOT, TOP_ALIASES, names},
@@ -33,7 +35,7 @@ pub(crate) fn tidy(given: Option<Located>, problems: &mut Vec<Draft>) -> Located
             None if ROOT.iter().any(|key| key.name == entry.key) => {
                 put(&mut root, &[&entry.key.clone()], entry, problems)
             }
-            None => problems.push(unknown(entry)),
+            None => problems.push(unknown(entry, problems.len() < MAX_PROBLEMS)),
         }
     }
     root
@@ -53,9 +55,11 @@ fn known() -> impl Iterator<Item = &'static str> {
         .chain(TOP_ALIASES.iter().map(|(alias, _)| *alias))
 }
 
-fn unknown(entry: Entry) -> Draft {
-    let nearest = nearest(&entry.key, known());
-    Draft::new(crate::tree::shown_text(&entry.key), "unknown section")
+/// `search`: whether the problem will be shown, as looking for the nearest name is what costs.
+fn unknown(entry: Entry, search: bool) -> Draft {
+    let nearest = if search { nearest(&entry.key, known()) } else { None };
+    Draft::new(crate::tree::shown_text(&entry.key), "unknown key")
+        .value(shown_unknown(&entry))
         .at(entry.origin)
         .expected(format!("one of {}", names(ROOT)))
         .nearest(nearest)

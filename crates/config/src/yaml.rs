@@ -54,8 +54,8 @@ fn read(text: &str, duplicate_keys: DuplicateKeyPolicy) -> Result<Located, Error
     options.alias_limits.max_replay_stack_depth = 8;
     let mut budget = serde_saphyr::Budget::default();
     budget.max_depth = 64;
-    budget.max_nodes = 250_000;
-    budget.max_events = 500_000;
+    budget.max_nodes = 150_000;
+    budget.max_events = 300_000;
     budget.max_aliases = 1_000;
     budget.max_anchors = 1_000;
     budget.max_merge_keys = 1_000;

@@ -14,7 +14,10 @@ fn bombs_end_in_a_problem() {
     }
     problems(&bomb);
     problems(&format!("workers: {}", "[".repeat(50_000)));
-    problems(&format!("workers:\n{}", "  - {}\n".repeat(200_000)));
+    let many = problems(&format!("workers:\n{}", "  - {}\n".repeat(100_000)));
+    assert_eq!(many[0].message, "a list of 100000 entries");
+    problems(&format!("workers:\n{}", "  - {}\n".repeat(500_000)));
+    problems(&(0..60_000).map(|number| format!("wrkers{number}: 1\n")).collect::<String>());
     problems(&"a".repeat(8 << 20));
     problems("server:\n\tport: 1\n");
     problems(&format!("routing: {{policy: \"{}\"}}", "x".repeat(1 << 20)));

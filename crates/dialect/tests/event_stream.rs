@@ -1,6 +1,5 @@
 //! How streams are split and what is read in them.
 
-use contract_id::contract;
 use dialect::{
     Chunk, InBandError, MAX_EVENT_BYTES, SseEvent, SseSplitter, Usage, finish_reason, in_band_error, is_done,
     usage_from_body, usage_from_chunk,
@@ -39,7 +38,6 @@ fn data(stream: &[u8]) -> Vec<String> {
 }
 
 #[test]
-#[contract("F18")]
 fn line_ends_comments_and_marks_are_understood() {
     assert_eq!(data(b"data: a\n\ndata: b\n\n"), ["a", "b"]);
     assert_eq!(data(b"data: a\r\n\r\ndata: b\r\n\r\n"), ["a", "b"]);
@@ -79,7 +77,6 @@ fn an_event_is_complete_at_its_return_and_the_line_feed_after_it_is_not_torn() {
 }
 
 #[test]
-#[contract("F17")]
 fn an_endless_line_is_let_go_and_the_next_event_is_read_again() {
     let mut events = Vec::new();
     let mut splitter = SseSplitter::new();
@@ -157,7 +154,6 @@ fn output_is_told_from_the_announcement_of_a_role() {
 }
 
 #[test]
-#[contract("F21")]
 fn an_error_inside_a_good_stream_is_seen() {
     let error =
         br#"{"error": {"message": "EngineCore died", "type": "InternalServerError", "param": null, "code": 500}}"#;

@@ -1,6 +1,5 @@
 //! What the view says of requests.
 
-use contract_id::contract;
 use dialect::{ApiError, Dialect, ErrorCode, PromptPart, view};
 
 fn prompt(value: &str) -> String {
@@ -38,7 +37,6 @@ fn messages_are_a_slice_of_the_body() {
 }
 
 #[test]
-#[contract("S61")]
 fn a_routing_key_that_comes_twice_is_refused_and_named_however_it_is_spelled() {
     for (body, key) in [
         (r#"{"model":"a","model":"a"}"#, "model"),
@@ -66,7 +64,6 @@ fn a_request_names_its_model_as_a_text() {
 }
 
 #[test]
-#[contract("S61")]
 fn half_a_surrogate_pair_is_no_reason_to_refuse() {
     let body = br#"{"model":"m\ud800","prompt":"\udc00x","user":"\ud83d\ud83d\ude00"}"#;
     let seen = view(Dialect::Completions, body).unwrap();
@@ -76,7 +73,6 @@ fn half_a_surrogate_pair_is_no_reason_to_refuse() {
 }
 
 #[test]
-#[contract("V25")]
 fn session_fields_are_taken_in_order() {
     let key = |body: &str| view(Dialect::Chat, body.as_bytes()).unwrap().session.key().map(str::to_owned);
     let all = r#"{"model":"m","user_id":"4","session_id":"3","user":"2","session_params":{"session_id":"1"}}"#;

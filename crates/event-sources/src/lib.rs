@@ -8,7 +8,11 @@
 //! **Invariant**: a stream can fill, empty or stop filling its own target's part of the index and nothing else; every
 //! buffer between socket and index is bounded; the socket is always drained, so no publisher waits for us.
 
+mod follower;
+mod quarantine;
+mod replay;
 mod report;
+mod status;
 mod zmq_source;
 
 pub use kv_events::StreamState;

@@ -17,7 +17,7 @@ pub struct StreamReport {
     pub endpoint: String,
     /// The replay socket, if there is one.
     pub replay_endpoint: Option<String>,
-    /// `connecting`, `replaying`, `live`, `gapped`, `stale` or `quarantined`.
+    /// A [`kv_events::StreamState`]: `connecting`, `replaying`, `live`, `gapped`, `stale` or `quarantined`.
     pub state: &'static str,
     /// Lives of the publisher seen; 1 is the first.
     pub epoch: u64,
@@ -42,13 +42,13 @@ pub struct StreamCounts {
     pub batches: u64,
     /// Events in them.
     pub events: u64,
-    /// What the index took.
+    /// Events the index took.
     pub applied: u64,
-    /// Events without meaning for the index.
+    /// Events without meaning or effect for the index.
     pub ignored: u64,
     /// Unusable batches, messages and events.
     pub decode_errors: u64,
-    /// Blocks whose parent is unknown.
+    /// Stored events whose parent is unknown.
     pub orphans: u64,
     /// Batches received twice.
     pub duplicates: u64,
@@ -62,17 +62,18 @@ pub struct StreamCounts {
     pub dropped: u64,
 }
 
-/// Ignored events by reason; the set of reasons is closed.
+/// Ignored events by reason. The set of reasons is closed: those of the codec, and `no_effect` for what the index had no
+/// use for.
 pub type IgnoredCounts = BTreeMap<&'static str, u64>;
 
 /// What metrics need of one stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceCounters {
-    /// Stored events applied.
+    /// Events that said blocks were stored.
     pub stored: u64,
-    /// Removed events applied.
+    /// Events that said blocks were removed.
     pub removed: u64,
-    /// Cleared events applied.
+    /// Events that said everything was cleared.
     pub cleared: u64,
     /// Ignored events by reason.
     pub ignored: IgnoredCounts,

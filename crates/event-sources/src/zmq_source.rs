@@ -1,4 +1,4 @@
-//! A ZMQ stream.
+//! A stream over ZMQ: what it needs to be followed, and the handle of the one that is.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,10 +6,13 @@ use kv_blocks::{Moment, Target};
 use kv_events::StreamState;
 use kv_index::KvIndex;
 use net::Clock;
-use tokio::sync::watch;
+use tokio::{
+    sync::{oneshot, watch},
+    task::JoinHandle,
+};
 use zmtp::Endpoint;
 
-use crate::{SourceCounters, StreamReport};
+use crate::{SourceCounters, StreamReport, follower::Follower, status::Status};
 
 /// One stream to follow.
 #[derive(Clone, Debug)]
@@ -58,53 +61,93 @@ impl Default for SourceSettings {
 
 /// Follows one publisher's ZMQ sockets.
 #[derive(Debug)]
-pub struct ZmqSource {}
+pub struct ZmqSource;
 
 impl ZmqSource {
-    /// Starts following; reconnects until stopped.
-    pub fn spawn(_spec: SourceSpec, _index: Arc<KvIndex>, _clock: Clock) -> SourceHandle {
-        todo!()
+    /// Starts following, in a task of the current runtime; reconnects until stopped.
+    pub fn spawn(spec: SourceSpec, index: Arc<KvIndex>, clock: Clock) -> SourceHandle {
+        let (status, seen) = watch::channel(Status::default());
+        let versions = watch::Sender::new(0);
+        let (stop, stopped) = oneshot::channel();
+        let follower = Follower::new(spec.clone(), index, clock, status, versions.clone());
+        SourceHandle { spec, clock, seen, versions, stop: Some(stop), task: tokio::spawn(follower.run(stopped)) }
     }
 }
 
 /// A running source. Dropping it stops it without waiting.
 #[derive(Debug)]
-pub struct SourceHandle {}
+pub struct SourceHandle {
+    spec: SourceSpec,
+    clock: Clock,
+    seen: watch::Receiver<Status>,
+    versions: watch::Sender<u64>,
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<()>,
+}
 
 impl SourceHandle {
     /// The stream as it stands.
     pub fn report(&self) -> StreamReport {
-        todo!()
+        let status = self.seen.borrow();
+        StreamReport {
+            worker: Arc::clone(&self.spec.worker),
+            dp_rank: self.spec.target.rank.0,
+            source: "zmq",
+            endpoint: self.spec.endpoint.to_string(),
+            replay_endpoint: self.spec.replay_endpoint.as_ref().map(Endpoint::to_string),
+            state: status.state.as_str(),
+            epoch: status.epoch,
+            last_seq: status.last_seq,
+            lag_events: status.lag_events,
+            lag_ms: status.lag_ms,
+            last_event_at: status.last_event_at.map(|at| net::rfc3339(self.clock.wall_at(at))),
+            counts: status.totals.counts(),
+            last_error: status.last_error.clone(),
+        }
     }
 
     /// Where the stream stands.
     pub fn state(&self) -> StreamState {
-        todo!()
+        self.seen.borrow().state
     }
 
     /// When the last batch came.
     pub fn last_event_at(&self) -> Option<Moment> {
-        todo!()
+        self.seen.borrow().last_event_at
     }
 
     /// Totals for metrics.
     pub fn counters(&self) -> SourceCounters {
-        todo!()
+        self.seen.borrow().totals.counters()
     }
 
     /// Tokens per block, as the publisher's device stores say.
     pub fn announced_block_size(&self) -> Option<u32> {
-        todo!()
+        self.seen.borrow().block_size
     }
 
-    /// A number that grows whenever the index or the stream's state changed.
+    /// The data-parallel rank the publisher last named.
+    pub fn announced_rank(&self) -> Option<u32> {
+        self.seen.borrow().rank
+    }
+
+    /// A number that grows whenever the stream's state, its counts or its part of the index changed.
     pub fn changes(&self) -> watch::Receiver<u64> {
-        todo!()
+        self.versions.subscribe()
     }
 
     /// Stops and waits for the end; what the index knows stays.
-    #[expect(clippy::unused_async, reason = "stub")]
-    pub async fn stop(self) {
-        todo!()
+    pub async fn stop(mut self) {
+        if let Some(stop) = self.stop.take() {
+            // The task may have ended before, with its receiver.
+            let _ = stop.send(());
+        }
+        let _ = (&mut self.task).await;
+    }
+}
+
+impl Drop for SourceHandle {
+    fn drop(&mut self) {
+        self.task.abort();
     }
 }

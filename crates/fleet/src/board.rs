@@ -25,9 +25,18 @@ use tokio::sync::{Notify, watch};
 use crate::{
     CacheSource, EngineLoad, FailureKind, ModelArtefacts, RankView, Snapshot, Verdict, WorkerState, WorkerView,
     health::{Check, Health, Next},
-    probe::Trouble,
+    probe::{REFUSED, Trouble},
     snapshot_build,
 };
+
+/// What is known of a worker's being away.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Outage {
+    /// The last thing heard of it was a refused connection: the process is gone, and its cache with it.
+    pub(crate) refused: bool,
+    /// Its part of the index was emptied for this outage.
+    cache_forgotten: bool,
+}
 
 /// One worker, as its supervisor keeps it.
 #[derive(Debug)]
@@ -40,12 +49,9 @@ pub(crate) struct Entry {
     pub(crate) streams: Vec<RankStream>,
     /// Whether its events are wanted at all.
     pub(crate) events_wanted: bool,
-    /// The last thing heard of it was a refused connection: the process is gone, and its cache with it.
-    pub(crate) refused: bool,
+    pub(crate) outage: Outage,
     /// It has been ready once.
     pub(crate) was_ready: bool,
-    /// Its part of the index was emptied for the present outage.
-    cleared: bool,
     wake: Arc<Notify>,
     /// A failed request asks for a look before the next one is due.
     concerned: bool,
@@ -59,9 +65,8 @@ impl Entry {
             artefacts: HashMap::new(),
             streams: Vec::new(),
             events_wanted,
-            refused: false,
+            outage: Outage::default(),
             was_ready: false,
-            cleared: false,
             wake: Arc::default(),
             concerned: false,
         }
@@ -75,6 +80,16 @@ pub(crate) struct RankStream {
     /// Whether missed events can be asked for.
     pub(crate) replay: bool,
     pub(crate) source: SourceHandle,
+}
+
+/// What became of the connections to a worker's publishers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Connections {
+    Same,
+    /// One that was there is gone: the engine died or restarted.
+    Lost,
+    /// One that was not there is.
+    Made,
 }
 
 /// When failing workers are left out.
@@ -169,7 +184,7 @@ impl Board {
         }
         if state == WorkerState::Ready {
             entry.was_ready = true;
-            entry.cleared = false;
+            entry.outage.cache_forgotten = false;
         }
         self.forget_lost_cache(entry);
     }
@@ -177,12 +192,12 @@ impl Board {
     /// A process that is gone has lost its cache. A stream that is still connected says otherwise and is believed; one
     /// that comes back announces the new process's blocks only after this.
     fn forget_lost_cache(&self, entry: &mut Entry) {
-        if !entry.refused || entry.cleared || entry.view.state != WorkerState::Down {
+        if !entry.outage.refused || entry.outage.cache_forgotten || entry.view.state != WorkerState::Down {
             return;
         }
         let connected = entry.streams.iter().any(|stream| stream.source.state() != StreamState::Connecting);
         if !connected {
-            entry.cleared = true;
+            entry.outage.cache_forgotten = true;
             entry.view.targets().for_each(|target| self.index.clear(target));
         }
     }
@@ -192,7 +207,7 @@ impl Board {
         let now = self.clock.now();
         self.change(id, |entry| {
             let check = result.err().map_or(Check::Passed, |trouble| trouble.check);
-            entry.refused = check == Check::Refused;
+            entry.outage.refused = check == Check::Refused;
             entry.health.checked(now, check);
             let error: Option<Arc<str>> = result.err().map(|trouble| trouble.text.as_str().into());
             if entry.view.last_error != error {
@@ -201,10 +216,15 @@ impl Board {
         });
     }
 
-    /// A knock on a worker that is down was not answered.
-    pub(crate) fn knocked_in_vain(&self, id: WorkerId) {
-        if let Some(entry) = self.entries.lock().get_mut(id.0 as usize) {
-            entry.health.knocked_in_vain();
+    /// A knock on a worker that is down led nowhere. `refused`: nobody listens there.
+    pub(crate) fn knocked_in_vain(&self, id: WorkerId, refused: bool) {
+        let mut entries = self.entries.lock();
+        let Some(entry) = entries.get_mut(id.0 as usize) else { return };
+        entry.health.knocked_in_vain();
+        if refused && !entry.outage.refused {
+            entry.outage.refused = true;
+            Arc::make_mut(&mut entry.view).last_error = Some(REFUSED.into());
+            self.publish(&mut entries, id);
         }
     }
 
@@ -235,7 +255,7 @@ impl Board {
         let before = entry.health.state();
         let after = entry.health.request_failed(now, kind, others);
         if kind == FailureKind::Refused {
-            entry.refused = true;
+            entry.outage.refused = true;
         }
         // A worker that is already out has its own rhythm of knocks.
         if after != WorkerState::Down {
@@ -244,7 +264,7 @@ impl Board {
         entry.wake.notify_one();
         if before != after {
             let text = match after {
-                WorkerState::Down => "connection refused: start the engine or check the url".to_owned(),
+                WorkerState::Down => REFUSED.to_owned(),
                 _ => format!("requests fail ({}): look at the engine's log", kind.as_str()),
             };
             Arc::make_mut(&mut entry.view).last_error = Some(text.into());
@@ -278,25 +298,42 @@ impl Board {
         }
     }
 
-    /// Reads the states of a worker's streams anew; true if one of them has just lost its connection.
-    pub(crate) fn streams_changed(&self, id: WorkerId) -> bool {
-        let known = |rank: &RankView| rank.stream.is_some_and(|state| state != StreamState::Connecting.as_str());
+    /// Reads the states of a worker's streams anew, and says what that means for the worker.
+    pub(crate) fn streams_changed(&self, id: WorkerId) -> Connections {
+        let connected = |rank: &RankView| rank.stream.is_some_and(|state| state != StreamState::Connecting.as_str());
         let changed = self.with(id, |entry| {
-            let mut lost = false;
+            let mut news = Connections::Same;
             let mut any = false;
             for stream in &entry.streams {
                 let before = entry.view.ranks.get(stream.rank.0 as usize).copied().unwrap_or_default();
                 let now = rank_view(stream);
                 any |= before != now;
-                lost |= known(&before) && !known(&now);
+                match (connected(&before), connected(&now)) {
+                    (true, false) => news = Connections::Lost,
+                    (false, true) if news == Connections::Same => news = Connections::Made,
+                    _ => {}
+                }
             }
-            (any, lost)
+            (any, news)
         });
-        let Some((any, lost)) = changed else { return false };
+        let Some((any, news)) = changed else { return Connections::Same };
         if any {
-            self.change(id, |_| ());
+            self.change(id, |entry| {
+                if news == Connections::Made {
+                    entry.health.coming_back();
+                }
+            });
         }
-        lost
+        news
+    }
+
+    /// Another worker that serves this model with another tokenizer.
+    pub(crate) fn disagrees(&self, id: WorkerId, model: &str) -> Option<Arc<str>> {
+        let entries = self.entries.lock();
+        let prompt = |entry: &Entry| entry.artefacts.get(model)?.prompt.clone();
+        let own = prompt(entries.get(id.0 as usize)?)?;
+        let other = entries.iter().find(|entry| prompt(entry).is_some_and(|other| !Arc::ptr_eq(&own, &other)))?;
+        Some(Arc::clone(&other.view.name))
     }
 
     /// Takes a worker's streams out, for their owner to stop them.

@@ -160,6 +160,14 @@ impl Health {
         self.knock_pause = (self.knock_pause * 2).min(self.settings.knock_longest);
     }
 
+    /// Something says that a worker that is down is coming back: knocks start over, the first one at once.
+    pub(crate) fn coming_back(&mut self) {
+        if self.state == WorkerState::Down {
+            self.knock_pause = self.settings.knock_first;
+            self.knock_now = true;
+        }
+    }
+
     /// A request failed. `others` says whether another usable worker remains: the last one is never ejected.
     pub(crate) fn request_failed(&mut self, now: Moment, kind: FailureKind, others: bool) -> WorkerState {
         match kind {
@@ -302,6 +310,20 @@ mod tests {
         health.checked(at(9), Check::Passed);
         assert_eq!(health.next(at(9)), Next::CheckIn(Duration::ZERO));
         assert_eq!(health.checked(at(9), Check::Passed), WorkerState::Ready);
+    }
+
+    #[test]
+    fn a_sign_of_life_starts_the_knocks_over() {
+        let mut health = ready();
+        health.checked(at(1), Check::Refused);
+        for _ in 0..4 {
+            health.knocked_in_vain();
+        }
+        assert_eq!(health.next(at(9)), Next::KnockIn(Duration::from_secs(2)));
+        health.coming_back();
+        assert_eq!(health.next(at(9)), Next::KnockIn(Duration::ZERO));
+        health.knocked_in_vain();
+        assert_eq!(health.next(at(9)), Next::KnockIn(Duration::from_millis(500)));
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl<'a> Draft<'a> {
 fn last_good(entry: &Entry) -> bool {
     match entry.view.state {
         WorkerState::Ejected => true,
-        WorkerState::Down => entry.was_ready && !entry.refused,
+        WorkerState::Down => entry.was_ready && !entry.outage.refused,
         WorkerState::Ready | WorkerState::Unknown | WorkerState::WarmingUp | WorkerState::Draining => false,
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! It runs until it is stopped, and owns the worker's streams: they are stopped and awaited with it.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use config::Engine;
 use kv_blocks::{BlockSize, Moment, WorkerId};
@@ -12,7 +12,7 @@ use tracing::{info, warn};
 use crate::{
     OnVerdict, RankView, WorkerState,
     artefacts::ArtefactStore,
-    board::Board,
+    board::{Board, Connections},
     health::{Check, Next},
     probe::{self, Asker, HealthCheck, Identity, Trouble},
     streams::{StreamSettings, Streams},
@@ -190,10 +190,13 @@ impl Supervisor {
                 // A port that answers while the checks fail is not asked in a tight loop.
                 let still_failing = self.board.with(self.orders.id, |entry| entry.view.last_error.is_some());
                 if down_before && self.state() == WorkerState::Down && still_failing == Some(true) {
-                    self.board.knocked_in_vain(self.orders.id);
+                    self.board.knocked_in_vain(self.orders.id, false);
                 }
             }
-            Err(_) => self.board.knocked_in_vain(self.orders.id),
+            Err(error) => {
+                let refused = matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound);
+                self.board.knocked_in_vain(self.orders.id, refused);
+            }
         }
     }
 
@@ -312,6 +315,9 @@ impl Supervisor {
                 self.board.index.register(target, Arc::clone(&base));
             }
         });
+        if let Some(other) = self.board.disagrees(id, &base) {
+            warn!(worker = %name, %other, model = %base, "two workers serve one model with different tokenizers: the first one's is used for both");
+        }
         self.last_scrape = self.board.clock.now();
         self.streams.run(&self.board, &settings, (id, &name), &base, wanted).await;
         Ok(())
@@ -321,7 +327,7 @@ impl Supervisor {
     /// the worker is looked at at once.
     async fn look_at_streams(&mut self) {
         self.last_stream_look = self.board.clock.now();
-        let lost = self.board.streams_changed(self.orders.id);
+        let lost = self.board.streams_changed(self.orders.id) == Connections::Lost;
         self.learn_block_size();
         if lost && self.state() == WorkerState::Ready {
             info!(worker = %self.orders.name, "event stream lost its connection: looking at the worker");
@@ -355,7 +361,8 @@ impl Supervisor {
     /// When the engine's load is to be read again.
     fn scrape_at(&self) -> Moment {
         let has_metrics = self.board.with(self.orders.id, |entry| {
-            entry.view.state == WorkerState::Ready && entry.view.load != crate::EngineLoad::default()
+            let tells = entry.view.engine == Engine::Vllm || entry.view.load != crate::EngineLoad::default();
+            entry.view.state == WorkerState::Ready && tells
         });
         let pause = if has_metrics == Some(true) { self.orders.scrape_every } else { NEVER };
         self.last_scrape + pause

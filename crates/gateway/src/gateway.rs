@@ -127,6 +127,11 @@ impl Gateway {
         }
     }
 
+    /// Tells the router that time has passed. It holds nothing yet, so nothing is released.
+    pub(crate) fn tick(&self) {
+        drop(self.router.tick(self.clock.now()));
+    }
+
     /// Room for one retry, as a share of the requests in flight.
     pub(crate) fn retry_permit(&self) -> Option<RetryPermit> {
         self.budget.take(self.router.leases())

@@ -32,6 +32,8 @@ pub enum Phase {
 
 /// Largest head that is read at all, in bytes; the configured limit is checked on what was read, with a proper error.
 const READ_BUFFER: usize = 64 * 1024;
+/// How often the router is told that time has passed.
+const TICK: Duration = Duration::from_secs(1);
 /// Pause after an accept that failed for want of descriptors: a busy loop would take the core from running streams.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -44,6 +46,7 @@ pub async fn serve(
 ) -> Drained {
     let room = Arc::new(Semaphore::new(gateway.limits.max_connections));
     let mut connections = JoinSet::new();
+    let mut ticks = tokio::time::interval(TICK);
     loop {
         // At the limit new connections wait in the kernel's backlog: nothing is accepted only to be refused.
         let permit = tokio::select! {
@@ -59,6 +62,10 @@ pub async fn serve(
                     continue;
                 }
             },
+            _ = ticks.tick() => {
+                gateway.tick();
+                continue;
+            }
             () = reached(&mut phase, Phase::Drain) => break,
         };
         while connections.try_join_next().is_some() {}

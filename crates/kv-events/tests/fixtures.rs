@@ -1,5 +1,7 @@
 //! Every payload of the fixture collection decodes to what its manifest says.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
+
 use std::{fs, path::PathBuf};
 
 use contract_id::contract;

@@ -1,5 +1,7 @@
 //! Whatever arrives: no panic, no loss of neighbours, and a publisher's own batches come back as they were.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
+
 use kv_blocks::EngineHash;
 use kv_events::vllm::{
     BlockRemoved, BlockStored, Event, ExtraKey, HashForm, Shape, WireEvent, WireHash, WireRemoved, WireStored,

@@ -1,5 +1,7 @@
 //! What events mean for an index, where the fixtures do not say.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
+
 use contract_id::contract;
 use kv_blocks::{EngineHash, IndexUpdate, Tier};
 use kv_events::vllm::{

@@ -1,5 +1,7 @@
 //! Frames captured from a real vLLM 0.32 decode to what was seen, and our encoder writes the same bytes.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
+
 use std::{fs, path::Path};
 
 use base64::{Engine, prelude::BASE64_STANDARD};

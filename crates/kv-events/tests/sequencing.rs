@@ -1,5 +1,7 @@
 //! What a stream's numbers mean, input by input.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
+
 use std::time::Duration;
 
 use contract_id::contract;

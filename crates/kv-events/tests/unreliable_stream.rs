@@ -1,5 +1,7 @@
 //! However a stream is mistreated, what is applied in the end is the publisher's own order.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
+
 use contract_id::contract;
 use kv_blocks::{IndexUpdate, Moment};
 use kv_events::{

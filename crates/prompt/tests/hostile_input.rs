@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use contract_id::contract;
 use prompt::{Artefacts, ChatRequest, PromptError, PromptModel};
 use proptest::prelude::*;
 
@@ -38,7 +37,6 @@ fn on_a_small_stack<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
 }
 
 #[test]
-#[contract("S63")]
 fn a_mebibyte_of_one_kind_is_tokenised_without_overflowing_the_stack() {
     let texts = [
         "a".repeat(1 << 20),
@@ -66,13 +64,11 @@ fn a_mebibyte_of_one_kind_is_tokenised_without_overflowing_the_stack() {
 }
 
 #[test]
-#[contract("S63")]
 fn special_token_text_of_a_client_becomes_the_special_token_as_in_the_engine() {
     assert_eq!(model("").text_tokens("<|im_end|>", false).expect("any text has ids"), [4095]);
 }
 
 #[test]
-#[contract("S64")]
 fn a_tokenizer_file_that_is_none_is_refused_with_a_reason() {
     for json in [
         &b""[..],
@@ -91,7 +87,6 @@ fn a_tokenizer_file_that_is_none_is_refused_with_a_reason() {
 }
 
 #[test]
-#[contract("S65")]
 fn templates_that_do_not_end_or_put_out_too_much_are_stopped() {
     let bad = [
         "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",

@@ -111,6 +111,24 @@ struct Reservation {
 }
 
 impl Ledger {
+    /// Opens accounts for targets not seen before. One that joins a running fleet starts with the others' mean of cold
+    /// work, which fades if it gets none: it is filled over minutes, not flooded at once.
+    pub(crate) fn admit(&mut self, now: Moment, targets: impl Iterator<Item = Target> + Clone) {
+        if targets.clone().all(|target| self.accounts.contains_key(&target)) {
+            return;
+        }
+        let known: Vec<f64> =
+            targets.clone().filter_map(|target| self.account(target)).map(|account| account.cold_tokens(now)).collect();
+        let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
+        for target in targets {
+            self.accounts.entry(target).or_insert_with(|| {
+                let mut account = Account::default();
+                account.cold_tokens.add(now, mean);
+                account
+            });
+        }
+    }
+
     /// Counts `load` on its target; also says how many of its blocks were not active there before.
     pub(crate) fn open(&mut self, now: Moment, load: Load) -> (ReservationId, u64) {
         self.issued += 1;

@@ -130,8 +130,10 @@ impl Router {
         self.state.lock().ledger.close(now, id);
     }
 
-    /// Held requests that may go now. None are held yet.
-    pub fn tick(&self, _now: Moment) -> Vec<Released> {
+    /// Held requests that may go now (none are held yet); also frees what has expired in the index. Call about once a
+    /// second.
+    pub fn tick(&self, now: Moment) -> Vec<Released> {
+        self.index.expire(now);
         Vec::new()
     }
 
@@ -175,6 +177,7 @@ impl Router {
         let temperature = job.overrides.temperature.unwrap_or(self.settings.temperature);
 
         let state = &mut *self.state.lock();
+        state.ledger.admit(now, surveyed.iter().map(|surveyed| surveyed.candidate.target));
         let scene = Scene {
             random: job.random,
             overlap_weight: if overlap_weight.is_finite() { overlap_weight.clamp(0.0, 100.0) } else { 1.0 },
@@ -211,14 +214,16 @@ impl Router {
         let Contender { surveyed, standing } = choice.winner();
         let candidate = surveyed.candidate;
         let Some(chain) = surveyed.chain.as_deref().filter(|chain| !chain.is_empty()) else { return };
-        let ttl = match candidate.cache {
-            CacheSource::Predicted => self.settings.prediction_ttl,
-            CacheSource::Events if self.settings.speculative => {
-                self.settings.speculative_ttl + Duration::from_secs_f64(standing.backlog_ms / 1e3)
+        match candidate.cache {
+            CacheSource::Predicted => {
+                self.index.predict(candidate.target, &candidate.namespace, chain, now, self.settings.prediction_ttl);
             }
-            CacheSource::Events => return,
-        };
-        self.index.speculate(candidate.target, &candidate.namespace, chain, now, ttl);
+            CacheSource::Events if self.settings.speculative => {
+                let ttl = self.settings.speculative_ttl + Duration::from_secs_f64(standing.backlog_ms / 1e3);
+                self.index.speculate(candidate.target, &candidate.namespace, chain, now, ttl);
+            }
+            CacheSource::Events => {}
+        }
     }
 }
 

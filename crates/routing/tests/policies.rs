@@ -5,12 +5,9 @@ mod fleet;
 use std::collections::HashSet;
 
 use contract_id::contract;
-use fleet::{Ask, BLOCK, Fleet, ask, at_ms, candidate, target, tokens};
-use kv_blocks::{DpRank, Moment, Tier, WorkerId};
-use routing::{
-    CacheSource, CostUnit, Dispatch, ExcludeReason, MediumWeights, Method, Overrides, Pin, Policy, RoutingSettings,
-    Tiers,
-};
+use fleet::{Ask, BLOCK, Fleet, ask, at_ms, target, tokens};
+use kv_blocks::{Moment, Tier, WorkerId};
+use routing::{CacheSource, CostUnit, MediumWeights, Overrides, Pin, Policy, RoutingSettings};
 
 const NOW: Moment = Moment::START;
 
@@ -317,4 +314,27 @@ fn active_blocks_beyond_the_cache_cost_time() {
     assert_eq!(decision.winner, target(2));
     assert!(decision.candidates[1].terms.get("eviction_ms").unwrap() > 1000.0);
     assert_eq!(decision.candidates[0].terms.get("eviction_ms").unwrap(), 0.0);
+}
+
+#[test]
+fn a_worker_that_joins_is_filled_not_flooded() {
+    let mut fleet = Fleet::with(4, Policy::Warm);
+    let newcomer = fleet.candidates.pop().unwrap();
+    let serve = |fleet: &Fleet, second: u32, prompt: Vec<u32>| {
+        let now = at_ms(u64::from(second) * 1000);
+        let plan = fleet.plan(now, &Ask { random: second.into(), ..ask(prompt.clone()) });
+        fleet.stored(plan.decode.target.worker.0, &prompt, Tier::Device);
+        fleet.router.first_token(now + std::time::Duration::from_millis(150), plan.reservation);
+        fleet.router.done(now + std::time::Duration::from_millis(500), plan.reservation);
+        plan.decode.target == target(4)
+    };
+    for second in 0..300 {
+        serve(&fleet, second, tokens(second, 60));
+    }
+    fleet.candidates.push(newcomer);
+    let second_turn = |topic: u32| [tokens(topic, 60), tokens(topic + 2000, 30)].concat();
+    let moved = (300..330).filter(|second| serve(&fleet, *second, second_turn(*second - 60))).count();
+    assert_eq!(moved, 0, "warm conversations stay where they are");
+    let fresh = (330..370).filter(|second| serve(&fleet, *second, tokens(*second + 1000, 60))).count();
+    assert!((5..=20).contains(&fresh), "{fresh} of 40 new ones");
 }

@@ -34,7 +34,8 @@ pub(crate) fn load(file: Option<&Path>, overrides: &[Override]) -> Result<Settin
 
 fn read(path: &Path, name: &str) -> Result<String, Problem> {
     let bytes = std::fs::read(path).map_err(|error| Problem::unreadable(name, &error.to_string()))?;
-    String::from_utf8(bytes).map_err(|error| Problem::not_utf8(name, &error.as_bytes()[..error.utf8_error().valid_up_to()]))
+    String::from_utf8(bytes)
+        .map_err(|error| Problem::not_utf8(name, &error.as_bytes()[..error.utf8_error().valid_up_to()]))
 }
 
 /// Prints every problem on stderr.

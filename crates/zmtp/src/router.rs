@@ -101,14 +101,12 @@ async fn serve(
     loop {
         let room = connection.has_room();
         tokio::select! {
-            turn = connection.turn() => match turn? {
-                Some(Incoming::Message(frames)) => {
-                    if inbox.send((peer.clone(), frames)).await.is_err() {
-                        return Ok(());
-                    }
+            turn = connection.turn() => {
+                let Some(Incoming::Message(frames)) = turn? else { continue };
+                if inbox.send((peer.clone(), frames)).await.is_err() {
+                    return Ok(());
                 }
-                Some(_) | None => {}
-            },
+            }
             message = messages.recv(), if room => match message {
                 Some(message) => connection.queue(&message),
                 // Dropped for taking nothing: what it has not taken by now it will not get.

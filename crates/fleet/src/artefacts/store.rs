@@ -142,9 +142,7 @@ impl ArtefactStore {
 
 async fn read_dir(dir: PathBuf) -> Result<Files, ArtefactError> {
     let origin = dir.display().to_string();
-    tokio::task::spawn_blocking(move || Files::read_dir(&dir))
-        .await
-        .unwrap_or_else(|_| Err(ArtefactError::Stopped { origin }))
+    tokio::task::spawn_blocking(move || Files::read_dir(&dir)).await.unwrap_or(Err(ArtefactError::Stopped { origin }))
 }
 
 /// The files that our own simulated engine serves; other engines answer 404.

@@ -67,11 +67,13 @@ impl Asker {
     }
 }
 
+/// What is said of a worker whose port refuses.
+pub(crate) const REFUSED: &str = "connection refused: start the engine or check the url";
+
 /// What a failed exchange means, and what to do about it.
 pub(crate) fn trouble(error: &FetchError) -> Trouble {
     if error.is_refused() {
-        let text = "connection refused: start the engine or check the url".to_owned();
-        return Trouble { check: Check::Refused, text };
+        return Trouble { check: Check::Refused, text: REFUSED.to_owned() };
     }
     match error {
         FetchError::Connect { source, .. } => {

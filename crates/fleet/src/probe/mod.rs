@@ -8,6 +8,6 @@ mod identity;
 pub(crate) mod metrics_text;
 pub(crate) mod model_list;
 
-pub(crate) use ask::{Asker, Trouble};
+pub(crate) use ask::{Asker, REFUSED, Trouble};
 pub(crate) use health_check::HealthCheck;
 pub(crate) use identity::{Identity, engine_load, identify, list_models};

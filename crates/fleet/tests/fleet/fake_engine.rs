@@ -36,7 +36,7 @@ impl FakeEngine {
         let mut engine = Self::bound().await;
         engine.models(&[model]);
         engine.answer("/health", 200, "");
-        engine.start().await;
+        engine.start();
         engine
     }
 
@@ -83,7 +83,7 @@ impl FakeEngine {
         self.script.lock().heads.clone()
     }
 
-    pub(crate) async fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_reuseaddr(true).unwrap();
         socket.bind(self.address).unwrap();

@@ -22,7 +22,7 @@ async fn a_worker_that_is_down_at_start_is_said_so_and_used_when_it_comes() {
     assert_eq!(running.fleet.snapshot().ready(), 0);
     assert!(running.fleet.snapshot().model("m").is_none());
 
-    engine.start().await;
+    engine.start();
     let view = running.ready("w1").await;
     assert_eq!(view.last_error, None);
     let snapshot = running.fleet.snapshot();
@@ -47,7 +47,7 @@ async fn a_refused_request_takes_the_worker_out_at_once_and_a_restart_brings_it_
     assert_eq!(snapshot.model("m").unwrap().unusable[0].reason(), "unhealthy");
     running.verdict(" down connection refused").await;
 
-    engine.start().await;
+    engine.start();
     let back = running.ready("w1").await;
     assert_eq!(back.id, view.id);
     running.fleet.stop().await;
@@ -61,7 +61,7 @@ async fn a_restart_with_another_model_is_never_sent_the_old_ones_requests() {
     engine.die().await;
     running.fleet.report_failure(view.id, FailureKind::Refused);
     engine.models(&["new"]);
-    engine.start().await;
+    engine.start();
     running.ready("w1").await;
     let snapshot = running.fleet.snapshot();
     assert!(snapshot.model("old").is_none());

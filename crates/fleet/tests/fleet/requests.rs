@@ -38,7 +38,7 @@ async fn a_worker_that_passes_checks_and_fails_requests_is_ejected_but_never_the
 
 #[tokio::test]
 async fn when_no_worker_is_ready_those_that_served_before_are_offered_and_said_to_be_a_last_resort() {
-    let engine = FakeEngine::serving("m").await;
+    let mut engine = FakeEngine::serving("m").await;
     let mut parts = parts(vec![worker("w1", &engine.url())]);
     parts.health_checks.interval = std::time::Duration::from_millis(20);
     let running = start(parts);
@@ -51,7 +51,7 @@ async fn when_no_worker_is_ready_those_that_served_before_are_offered_and_said_t
     assert_eq!(model.candidates.len(), 1);
     assert!(model.unusable.is_empty());
     // A refused connection leaves no doubt.
-    running.fleet.report_failure(WorkerId(0), FailureKind::Refused);
+    engine.die().await;
     running.until("no last resort", |snapshot| snapshot.model("m").is_some_and(|model| !model.panic)).await;
     running.fleet.stop().await;
 }

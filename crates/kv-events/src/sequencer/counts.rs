@@ -2,8 +2,8 @@
 
 use crate::vllm::IgnoredReason;
 
-/// Totals of a stream's life. Every event ends as exactly one of applied, ignored, orphans or decode errors, once
-/// [`record`](super::Sequencer::record) was told what the index did.
+/// Totals of a stream's life. Every event ends as exactly one of applied, ignored, orphans or decode errors (which also
+/// count unusable batches), once [`record`](super::Sequencer::record) was told what the index did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Batches applied, unusable ones included.

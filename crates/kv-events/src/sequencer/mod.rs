@@ -13,11 +13,9 @@ mod batches;
 mod counts;
 mod input;
 mod pending;
+mod phase;
 
-use std::{
-    hash::{DefaultHasher, Hasher},
-    time::Duration,
-};
+use std::hash::{DefaultHasher, Hasher};
 
 use kv_blocks::Moment;
 
@@ -25,10 +23,7 @@ use batches::Batches;
 pub use counts::Counts;
 pub use input::{Action, Input, SequencerSettings, StreamState};
 use pending::Pending;
-
-/// First pause after a replay that could not be had; it doubles up to [`RETRY_MAX`].
-const RETRY_FIRST: Duration = Duration::from_secs(2);
-const RETRY_MAX: Duration = Duration::from_secs(60);
+use phase::{Missing, Phase, Position, Purpose, Replay, Retry, Taken};
 
 /// The state machine of one stream.
 #[derive(Debug)]
@@ -48,68 +43,6 @@ pub struct Sequencer {
     batches: Batches,
     last_event_at: Option<Moment>,
     retry: Option<Retry>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Phase {
-    Connecting,
-    Replaying(Replay),
-    Following,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Replay {
-    purpose: Purpose,
-    /// How many live batches had arrived when it was asked for: what is missing in front of those, and not in the
-    /// answer, cannot be had.
-    asked_after: u64,
-}
-
-/// Why a replay runs, which is how its batches are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
-    /// Everything after the last batch applied.
-    History,
-    /// The same, in the middle of a life.
-    Gap,
-    /// The last batch applied is asked for again, to see whether the publisher still knows it as the same.
-    Recognise,
-    /// The publisher no longer knows it: what does it know?
-    Rebirth,
-    /// A replay failed earlier: start over from what the publisher still has.
-    Resync,
-    /// The answers are of no use; their end is awaited.
-    Discard,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Position {
-    seq: u64,
-    /// Of the payload, to recognise the publisher's life by.
-    digest: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Retry {
-    at: Moment,
-    pause: Duration,
-}
-
-/// What became of a live batch.
-enum Taken {
-    Done,
-    /// It must wait until a replay from there has come.
-    Missing {
-        from: u64,
-        purpose: Purpose,
-    },
-}
-
-/// What to do about missing numbers in front of a live batch.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Missing {
-    Ask,
-    Accept,
 }
 
 impl Sequencer {
@@ -394,8 +327,7 @@ impl Sequencer {
     }
 
     fn replay_failed(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        let pause = self.retry.map_or(RETRY_FIRST, |retry| (retry.pause * 2).min(RETRY_MAX));
-        self.retry = Some(Retry { at: now + pause, pause });
+        self.retry = Some(Retry::after(self.retry, now));
         self.phase = Phase::Following;
         // Going on with a hole is better than standing still; the retry starts over.
         self.drain(actions, u64::MAX);

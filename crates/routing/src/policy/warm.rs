@@ -10,8 +10,9 @@
 //! - `others_ms`: the prefill once more, times a weight that grows with utilisation: what a miss costs everyone else;
 //! - `decode_slowdown_ms`: a share of the time by which the sequences there get slower;
 //! - `eviction_ms`: what active blocks beyond the size of its cache would have to wait;
-//! - `spread_ms`: more for cold work on a target that got more of it than the others lately, and for a target that holds
-//!   far more requests than the others: a hot prefix is copied before its holder drowns.
+//! - `spread_ms`: more for cold work on a target that got more of it than the others lately, less (below zero) on one
+//!   that got less, and more for a target that holds far more requests than the others: a hot prefix is copied before
+//!   its holder drowns.
 //!
 //! The first five are the predicted time to first token. A request's overlap weight multiplies `prefill_ms`,
 //! `reload_ms` and `others_ms`: at 0 caches do not count.
@@ -45,10 +46,16 @@ const UTILISATION_MOST: f64 = 0.97;
 const DECODE_SHARE: f64 = 0.02;
 /// What active blocks of a whole cache too many cost.
 const EVICTION_MS: f64 = 5000.0;
-/// Weight of uneven cold work, and the unevenness it is capped at. Below the idle weight of the own prefill, so that a
-/// second equal prompt still waits for the first rather than computing it again elsewhere.
+/// Weight of uneven cold work, and the unevenness it is capped at. Below the weight of a request's own prefill on an idle
+/// fleet, so that a second equal prompt waits for the first rather than computing it again elsewhere.
 const SHARE: f64 = 0.25;
 const SHARE_MOST: f64 = 4.0;
+/// A target left with less than half its share of cold work gets up to this weight off: every prompt may begin with the
+/// same system prompt, and without it all conversations would crowd onto its first holders for ever. Only where the
+/// fleet has computed many times this prompt lately, so that a first burst does not scatter.
+const IDLE_CREDIT: f64 = 1.0;
+const IDLE_BELOW: f64 = -0.5;
+const IDLE_VOLUME: f64 = 4.0;
 /// A target may hold this many requests, or so many times the mean, before its load alone speaks against it: a guard
 /// against herds, not a balance. On public traces a bound of 16 cost half again the mean TTFT near saturation, where
 /// counts are naturally uneven; this one changes nothing.
@@ -125,7 +132,7 @@ fn price(scene: &Scene<'_>, contender: &Contender<'_>, fleet: &Fleet) -> Price {
     let slowdown = DECODE_SHARE * output * (step + f64::from(load.decode_sequences) * joining);
     let eviction = eviction_ms(contender, output);
     let weight = scene.overlap_weight;
-    let spread = weight * share(contender, fleet) * prefill + held(contender, fleet) * rates.prefill_ms(prompt);
+    let spread = weight * share(contender, fleet, prompt) * prefill + held(contender, fleet) * rates.prefill_ms(prompt);
 
     let terms = [
         weight * prefill,
@@ -157,11 +164,14 @@ fn eviction_ms(contender: &Contender<'_>, output: f64) -> f64 {
 }
 
 /// Weight on cold work by how much of it the target got lately: negative below the mean.
-fn share(contender: &Contender<'_>, fleet: &Fleet) -> f64 {
+fn share(contender: &Contender<'_>, fleet: &Fleet, prompt: f64) -> f64 {
     if fleet.cold_tokens <= 0.0 {
         return 0.0;
     }
-    SHARE * (contender.standing.cold_tokens / fleet.cold_tokens - 1.0).min(SHARE_MOST)
+    let uneven = (contender.standing.cold_tokens / fleet.cold_tokens - 1.0).min(SHARE_MOST);
+    let idle = ((IDLE_BELOW - uneven) / (1.0 + IDLE_BELOW)).clamp(0.0, 1.0);
+    let volume = fleet.cold_tokens / (fleet.cold_tokens + IDLE_VOLUME * prompt);
+    SHARE * uneven - IDLE_CREDIT * idle * volume
 }
 
 /// Weight on the whole prompt by how far the target is above what it may hold.

@@ -225,9 +225,9 @@ pub struct Attempt {
 pub enum AttemptClass {
     /// Nothing was sent.
     C0,
-    /// Sent, and the engine said no without starting.
+    /// Sent, and nothing came back.
     C1,
-    /// Sent, no head came back.
+    /// Refused with a status, nothing forwarded.
     C2,
     /// The answer had begun.
     C3,

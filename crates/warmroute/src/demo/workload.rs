@@ -25,10 +25,10 @@ pub(crate) struct Turn {
 }
 
 /// Different system prompts: as many agents share the fleet.
-const AGENTS: usize = 6;
-const TURNS: usize = 5;
+const AGENTS: usize = 8;
+const TURNS: usize = 6;
 /// Chats per engine: their contexts together fill most of the fleet's cache, and far more than one engine's.
-const SESSIONS_PER_WORKER: usize = 12;
+const SESSIONS_PER_WORKER: usize = 10;
 /// New chats begin over this time, ms.
 const BEGIN_WITHIN: u64 = 6_000;
 
@@ -41,7 +41,7 @@ pub(crate) fn sessions(seed: u64, workers: usize) -> Vec<Session> {
             let system = agents[draw.below(agents.len())].clone();
             let turns = (0..TURNS)
                 .map(|_| {
-                    let words = 60 + draw.below(60);
+                    let words = 120 + draw.below(80);
                     Turn {
                         says: sentence(words, &mut draw),
                         thinks_ms: 150 + draw.below(500) as u64,
@@ -55,7 +55,7 @@ pub(crate) fn sessions(seed: u64, workers: usize) -> Vec<Session> {
 }
 
 fn system_prompt(agent: usize, draw: &mut Draw) -> String {
-    format!("You are assistant number {agent} of a support desk. Follow these rules: {}", sentence(420, draw))
+    format!("You are assistant number {agent} of a support desk. Follow these rules: {}", sentence(260, draw))
 }
 
 fn sentence(words: usize, draw: &mut Draw) -> String {
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn a_seed_gives_one_workload_and_another_seed_another() {
         let (one, same, other) = (sessions(1, 4), sessions(1, 4), sessions(2, 4));
-        assert_eq!(one.len(), 48);
+        assert_eq!(one.len(), 40);
         assert_eq!(format!("{one:?}"), format!("{same:?}"));
         assert_ne!(one[0].turns[0].says, other[0].turns[0].says);
     }

@@ -115,6 +115,7 @@ pub enum ProtocolError {
 #[derive(Debug)]
 pub struct Session {
     socket: SocketType,
+    identity: Bytes,
     phase: Phase,
     max_message: usize,
     max_frames: usize,
@@ -134,13 +135,11 @@ enum Phase {
 }
 
 impl Session {
-    /// A new connection: the greeting and READY are waiting in [`Session::outgoing`]. Only a dealer's `identity` is
-    /// sent.
+    /// A new connection: the greeting is waiting in [`Session::outgoing`]. Only a dealer's `identity` is sent.
     pub fn new(socket: SocketType, identity: &[u8], limits: &Limits) -> Self {
-        let mut outgoing = BytesMut::from(&greeting::ours()[..]);
-        frame::encode_command("READY", &ready::ours(socket, identity), &mut outgoing);
         Self {
             socket,
+            identity: Bytes::copy_from_slice(identity),
             phase: Phase::Greeting,
             max_message: limits.max_message,
             max_frames: limits.max_frames,
@@ -148,7 +147,7 @@ impl Session {
             parts_bytes: 0,
             peer_minor: 0,
             peer_ttl: None,
-            outgoing,
+            outgoing: BytesMut::from(&greeting::ours()[..]),
         }
     }
 
@@ -159,6 +158,8 @@ impl Session {
             bytes.advance(greeting::LENGTH);
             self.peer_minor = minor;
             self.phase = Phase::Handshake;
+            // Not before the peer's greeting: libzmq stalls on some peers that send ahead of it.
+            frame::encode_command("READY", &ready::ours(self.socket, &self.identity), &mut self.outgoing);
         }
         while let Some(header) = frame::header(bytes)? {
             let body = self.admit(header)?;

@@ -1,0 +1,68 @@
+//! When a publisher has sent so much rubbish that it is not listened to for a while.
+
+use std::{collections::VecDeque, time::Duration};
+
+use kv_blocks::Moment;
+
+/// This many errors ...
+const ERRORS: usize = 100;
+/// ... within this time ...
+const WINDOW: Duration = Duration::from_secs(10);
+/// ... cost this much time.
+const SENTENCE: Duration = Duration::from_secs(60);
+
+/// Decode errors of late.
+#[derive(Debug, Default)]
+pub(crate) struct Quarantine {
+    /// Never more than [`ERRORS`].
+    errors: VecDeque<Moment>,
+}
+
+impl Quarantine {
+    /// Takes note of errors; `Some(end)`: the stream is quarantined until then, and the slate is clean.
+    pub(crate) fn note(&mut self, now: Moment, errors: u64) -> Option<Moment> {
+        for _ in 0..errors.min(ERRORS as u64) {
+            if self.errors.len() == ERRORS {
+                self.errors.pop_front();
+            }
+            self.errors.push_back(now);
+        }
+        let oldest = self.errors.front().filter(|_| self.errors.len() == ERRORS)?;
+        if now.since(*oldest) > WINDOW {
+            return None;
+        }
+        self.errors.clear();
+        Some(now + SENTENCE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Moment {
+        Moment::at(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn a_hundred_errors_in_ten_seconds_cost_a_minute() {
+        let mut quarantine = Quarantine::default();
+        assert_eq!(quarantine.note(at(0), 60), None);
+        assert_eq!(quarantine.note(at(9), 39), None);
+        assert_eq!(quarantine.note(at(10), 1), Some(at(70)));
+        assert_eq!(quarantine.note(at(70), 99), None, "the slate is clean afterwards");
+    }
+
+    #[test]
+    fn errors_spread_over_a_longer_time_are_borne() {
+        let mut quarantine = Quarantine::default();
+        for second in 0..1000 {
+            assert_eq!(quarantine.note(at(second), 9), None, "at second {second}");
+        }
+    }
+
+    #[test]
+    fn one_batch_of_many_errors_is_enough() {
+        assert_eq!(Quarantine::default().note(at(5), u64::MAX), Some(at(65)));
+    }
+}

@@ -1,0 +1,198 @@
+//! An engine's event sockets, scripted: a PUB, and a ROUTER that answers replay requests from a history.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{sync::Arc, time::Duration};
+
+use event_sources::{Endpoint, SourceHandle, SourceSettings, SourceSpec, StreamReport, ZmqSource};
+use kv_blocks::{BlockSize, DpRank, HashScheme, Identity, Moment, Namespace, Target, WorkerId};
+use kv_events::{
+    frames::{self, ReplayForm},
+    vllm::{self, HashForm, Shape, WireEvent, WireRemoved, WireStored},
+};
+use kv_index::{IndexSettings, KvIndex};
+use net::Clock;
+use tokio::{sync::mpsc, task::JoinHandle};
+use zmtp::{Limits, Pub, PubSettings, Router};
+
+pub(crate) const BLOCK: u32 = 4;
+/// Longer than anything here takes; only a broken test waits it out.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TARGET: Target = Target { worker: WorkerId(7), rank: DpRank(0) };
+
+/// What the replay socket has to say about each request.
+#[derive(Clone, Debug)]
+pub(crate) enum Replies {
+    /// The buffered batches from the asked number on, then the end marker.
+    History(Vec<(u64, Vec<u8>)>, ReplayForm),
+    /// Nothing at all.
+    Silence,
+    /// These frames.
+    Frames(Vec<Vec<u8>>),
+}
+
+/// The replay half of an engine.
+pub(crate) struct ReplaySocket {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) asked: mpsc::UnboundedReceiver<u64>,
+    script: mpsc::UnboundedSender<Replies>,
+    task: JoinHandle<()>,
+}
+
+impl ReplaySocket {
+    pub(crate) async fn bind(first: Replies) -> Self {
+        let (mut router, endpoint) = Router::bind(&any(), Limits::default()).await.unwrap();
+        let (script, mut scripts) = mpsc::unbounded_channel();
+        let (told, asked) = mpsc::unbounded_channel();
+        let task = tokio::spawn(async move {
+            let mut replies = first;
+            loop {
+                let (peer, request) = router.recv().await;
+                while let Ok(newer) = scripts.try_recv() {
+                    replies = newer;
+                }
+                let start = frames::parse_replay_request(&request).unwrap();
+                match &replies {
+                    Replies::History(batches, form) => {
+                        for (seq, payload) in batches.iter().filter(|(seq, _)| *seq >= start) {
+                            router.send(&peer, &frames::encode_replay(*form, b"", *seq, payload)).await;
+                        }
+                        router.send(&peer, &frames::encode_replay_end(*form)).await;
+                    }
+                    Replies::Silence => {}
+                    Replies::Frames(frames) => {
+                        router.send(&peer, frames).await;
+                    }
+                }
+                told.send(start).unwrap();
+            }
+        });
+        Self { endpoint, asked, script, task }
+    }
+
+    /// Replies from the next request on.
+    pub(crate) fn then(&self, replies: Replies) {
+        self.script.send(replies).unwrap();
+    }
+}
+
+impl Drop for ReplaySocket {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+pub(crate) fn any() -> Endpoint {
+    "tcp://127.0.0.1:0".parse().unwrap()
+}
+
+pub(crate) async fn publisher(at: &Endpoint) -> (Pub, Endpoint) {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        match Pub::bind(at, PubSettings::default()).await {
+            Ok(bound) => return bound,
+            // The connections of the publisher before may take a moment to be gone.
+            Err(error) => assert!(tokio::time::Instant::now() < deadline, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A batch that stores one block of tokens `n, n, n, n` named `100 + n`, without a parent.
+pub(crate) fn stored(n: u32) -> Vec<u8> {
+    let event = WireEvent::Stored(WireStored {
+        hashes: vec![(100 + u64::from(n)).into()],
+        tokens: vec![n; BLOCK as usize],
+        block_size: BLOCK,
+        medium: Some("GPU".into()),
+        ..WireStored::default()
+    });
+    batch(&[event])
+}
+
+pub(crate) fn removed(n: u32) -> Vec<u8> {
+    let hashes = vec![(100 + u64::from(n)).into()];
+    batch(&[WireEvent::Removed(WireRemoved { hashes, medium: Some("GPU".into()) })])
+}
+
+pub(crate) fn cleared() -> Vec<u8> {
+    batch(&[WireEvent::Cleared])
+}
+
+fn batch(events: &[WireEvent]) -> Vec<u8> {
+    vllm::encode(1.0, Some(0), events, Shape::Map, HashForm::Int)
+}
+
+pub(crate) fn live(seq: u64, payload: &[u8]) -> Vec<Vec<u8>> {
+    frames::encode_live(b"", seq, payload)
+}
+
+/// A source under test with an index of its own.
+pub(crate) struct Reader {
+    pub(crate) index: Arc<KvIndex>,
+    pub(crate) source: SourceHandle,
+}
+
+impl Reader {
+    pub(crate) fn follow(endpoint: &Endpoint, replay: Option<&Endpoint>) -> Self {
+        Self::with(endpoint, replay, |_| {})
+    }
+
+    pub(crate) fn with(endpoint: &Endpoint, replay: Option<&Endpoint>, change: impl FnOnce(&mut SourceSpec)) -> Self {
+        let index = Arc::new(KvIndex::new(IndexSettings::default()));
+        let mut spec = SourceSpec {
+            target: TARGET,
+            worker: "w7".into(),
+            model: "m".into(),
+            endpoint: endpoint.clone(),
+            replay_endpoint: replay.cloned(),
+            topic: String::new(),
+            bind: false,
+            settings: SourceSettings::default(),
+        };
+        change(&mut spec);
+        let source = ZmqSource::spawn(spec, Arc::clone(&index), Clock::system());
+        Self { index, source }
+    }
+
+    /// Which of the blocks `0..10` the target holds.
+    pub(crate) fn held(&self) -> Vec<u32> {
+        let block_size = BlockSize::new(BLOCK.into()).unwrap();
+        let namespace = Namespace { model: "m".into(), lora: None, salt: None, block_size, identity: Identity::Tokens };
+        let holds = |n: &u32| {
+            let chain = HashScheme::default().chain(None, &[*n; BLOCK as usize], block_size);
+            let found = self.index.lookup(&namespace, &chain, Moment::START);
+            found.iter().any(|overlap| overlap.target == TARGET && overlap.blocks.device == 1)
+        };
+        (0..10).filter(holds).collect()
+    }
+
+    /// Waits until the stream looks as described.
+    pub(crate) async fn until(&self, what: &str, looks: impl Fn(&StreamReport, &[u32]) -> bool) -> StreamReport {
+        let mut changes = self.source.changes();
+        let wait = async {
+            loop {
+                let report = self.source.report();
+                if looks(&report, &self.held()) {
+                    return report;
+                }
+                changes.changed().await.unwrap();
+            }
+        };
+        match tokio::time::timeout(PATIENCE, wait).await {
+            Ok(report) => report,
+            Err(_) => panic!("{what} never came: {:?}, held {:?}", self.source.report(), self.held()),
+        }
+    }
+
+    pub(crate) async fn until_held(&self, blocks: &[u32]) -> StreamReport {
+        self.until(&format!("holding {blocks:?}"), |_, held| held == blocks).await
+    }
+
+    /// Waits until the publisher will send to this reader.
+    pub(crate) async fn until_subscribed(&self, publisher: &Pub) {
+        let mut subscribers = publisher.watch_subscribers();
+        tokio::time::timeout(PATIENCE, subscribers.wait_for(|count| *count > 0)).await.unwrap().unwrap();
+    }
+}

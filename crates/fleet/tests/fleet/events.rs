@@ -1,0 +1,143 @@
+//! Event streams as signs of life, and of whose cache is known.
+
+use std::sync::Arc;
+
+use fleet::{CacheSource, WorkerState};
+use kv_blocks::{DpRank, Target, WorkerId};
+use kv_events::{
+    frames,
+    vllm::{HashForm, Shape, WireEvent, WireStored, encode},
+};
+use zmtp::{Endpoint, Pub, PubSettings};
+
+use crate::{
+    fake_engine::FakeEngine,
+    setup::{Running, parts, start, worker},
+};
+
+const TARGET: Target = Target { worker: WorkerId(0), rank: DpRank(0) };
+
+/// A publisher without a replay socket.
+async fn publisher(endpoint: &str) -> (Pub, Endpoint) {
+    Pub::bind(&endpoint.parse().unwrap(), PubSettings::default()).await.unwrap()
+}
+
+/// An engine that announces where it publishes.
+async fn publishing_engine(endpoint: &Endpoint, block_size: u32) -> FakeEngine {
+    let engine = FakeEngine::serving("m").await;
+    engine.vllm(block_size);
+    let port = endpoint.port().unwrap();
+    engine.answer("/kv_event_sources", 200, format!(r#"{{"0":{{"endpoint":"tcp://*:{port}","topic":""}}}}"#));
+    engine
+}
+
+fn store(publisher: &Pub, seq: u64, block_size: u32) {
+    let stored = WireStored {
+        hashes: vec![(seq + 1).into()],
+        tokens: (0..block_size).collect(),
+        block_size,
+        medium: Some("GPU".to_owned()),
+        ..WireStored::default()
+    };
+    let payload = encode(1.0, Some(0), &[WireEvent::Stored(stored)], Shape::Map, HashForm::Int);
+    publisher.send(&frames::encode_live(b"", seq, &payload));
+}
+
+async fn live(running: &Running) {
+    running
+        .until("live", |snapshot| {
+            snapshot.workers[0].is_ready() && snapshot.workers[0].cache_source() == CacheSource::Events
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_live_stream_makes_the_cache_known_and_fills_the_index() {
+    let (publisher, endpoint) = publisher("tcp://127.0.0.1:0").await;
+    let engine = publishing_engine(&endpoint, 32).await;
+    let parts = parts(vec![worker("w1", &engine.url())]);
+    let index = Arc::clone(&parts.index);
+    let running = start(parts);
+    live(&running).await;
+    let said = running.verdict(" ready ").await;
+    assert!(said.ends_with("block=32 events=live replay=no tokenizer=none"), "{said}");
+    let snapshot = running.fleet.snapshot();
+    let candidate = &snapshot.model("m").unwrap().candidates[0];
+    assert_eq!((candidate.cache(), candidate.stream_state()), (CacheSource::Events, Some("live")));
+    store(&publisher, 0, 32);
+    running.until("a block", |_| index.blocks_per_tier(TARGET)[0] == 1).await;
+    assert!(running.metrics().contains("warmroute_kv_events_total{worker=\"w1\",kind=\"stored\"} 1\n"));
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+async fn an_engine_that_dies_without_a_request_is_noticed_by_its_stream_and_its_cache_forgotten() {
+    let (publisher, endpoint) = publisher("tcp://127.0.0.1:0").await;
+    let mut engine = publishing_engine(&endpoint, 32).await;
+    let parts = parts(vec![worker("w1", &engine.url())]);
+    // The next check is 30 s away.
+    let index = Arc::clone(&parts.index);
+    let running = start(parts);
+    live(&running).await;
+    store(&publisher, 0, 32);
+    running.until("a block", |_| index.blocks_per_tier(TARGET)[0] == 1).await;
+
+    engine.die().await;
+    drop(publisher);
+    running.until("down", |snapshot| snapshot.workers[0].state == WorkerState::Down).await;
+    running.until("an empty index", |_| index.blocks_per_tier(TARGET)[0] == 0).await;
+
+    let (publisher, _) = self::publisher(&endpoint.to_string()).await;
+    engine.start();
+    live(&running).await;
+    store(&publisher, 0, 32);
+    running.until("a new block", |_| index.blocks_per_tier(TARGET)[0] == 1).await;
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_publisher_that_goes_alone_costs_the_certainty_and_not_the_worker() {
+    let (publisher, endpoint) = publisher("tcp://127.0.0.1:0").await;
+    let engine = publishing_engine(&endpoint, 32).await;
+    let running = start(parts(vec![worker("w1", &engine.url())]));
+    live(&running).await;
+    drop(publisher);
+    let snapshot =
+        running.until("predicted", |snapshot| snapshot.workers[0].cache_source() == CacheSource::Predicted).await;
+    assert!(snapshot.workers[0].is_ready());
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+async fn the_block_size_of_the_events_is_the_one_that_counts() {
+    let (publisher, endpoint) = publisher("tcp://127.0.0.1:0").await;
+    let engine = publishing_engine(&endpoint, 32).await;
+    let running = start(parts(vec![worker("w1", &engine.url())]));
+    live(&running).await;
+    store(&publisher, 0, 64);
+    running.until("64", |snapshot| snapshot.workers[0].block_size.tokens() == 64).await;
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+async fn the_default_port_is_tried_when_nobody_says_where_and_the_host_is_the_workers_own() {
+    let (_publisher, endpoint) = publisher("tcp://127.0.0.1:0").await;
+    let engine = FakeEngine::serving("m").await;
+    let other = FakeEngine::serving("m").await;
+    let port = endpoint.port().unwrap();
+    let mut alone = parts(vec![worker("w1", &engine.url())]);
+    alone.kv_events.default_port = port;
+    let running = start(alone);
+    live(&running).await;
+    assert_eq!(running.fleet.streams()[0].endpoint, endpoint.to_string());
+    running.fleet.stop().await;
+
+    // Two engines on one host: whose events would they be?
+    let mut shared = parts(vec![worker("w1", &engine.url()), worker("w2", &other.url())]);
+    shared.kv_events.default_port = port;
+    let running = start(shared);
+    running.verdict("w1 ").await;
+    running.verdict("w2 ").await;
+    assert!(running.fleet.streams().is_empty());
+    running.fleet.stop().await;
+}

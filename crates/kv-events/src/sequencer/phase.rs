@@ -1,0 +1,79 @@
+//! The words of the state machine: where it stands, and what it waits for.
+
+use std::time::Duration;
+
+use kv_blocks::Moment;
+
+/// First pause after a replay that could not be had; it doubles up to [`RETRY_MAX`].
+const RETRY_FIRST: Duration = Duration::from_secs(2);
+const RETRY_MAX: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Phase {
+    Connecting,
+    Replaying(Replay),
+    Following,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Replay {
+    pub(super) purpose: Purpose,
+    /// How many live batches had arrived when it was asked for: what is missing in front of those, and not in the
+    /// answer, cannot be had.
+    pub(super) asked_after: u64,
+}
+
+/// Why a replay runs, which is how its batches are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Everything after the last batch applied.
+    History,
+    /// The same, in the middle of a life.
+    Gap,
+    /// The last batch applied is asked for again, to see whether the publisher still knows it as the same.
+    Recognise,
+    /// The publisher no longer knows it: what does it know?
+    Rebirth,
+    /// A replay failed earlier: start over from what the publisher still has.
+    Resync,
+    /// The answers are of no use; their end is awaited.
+    Discard,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Position {
+    pub(super) seq: u64,
+    /// Of the payload, to recognise the publisher's life by.
+    pub(super) digest: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Retry {
+    pub(super) at: Moment,
+    pause: Duration,
+}
+
+/// What became of a live batch.
+pub(super) enum Taken {
+    Done,
+    /// It must wait until a replay from there has come.
+    Missing {
+        from: u64,
+        purpose: Purpose,
+    },
+}
+
+/// What to do about missing numbers in front of a live batch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Missing {
+    Ask,
+    Accept,
+}
+
+impl Retry {
+    /// The retry after a failure at `now`, which may have been a retry itself.
+    pub(super) fn after(failed: Option<Self>, now: Moment) -> Self {
+        let pause = failed.map_or(RETRY_FIRST, |failed| (failed.pause * 2).min(RETRY_MAX));
+        Self { at: now + pause, pause }
+    }
+}

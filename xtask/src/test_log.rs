@@ -1,0 +1,102 @@
+//! The output of `cargo test`, as results by package and test.
+//!
+//! `cargo test` does not say which package an integration test belongs to, but it runs a package's own tests first: a
+//! test program belongs to the package whose unit tests came last before it.
+
+/// One line of the output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TestResult {
+    /// The package's name in the file system's spelling is not in the output: this is the library's, `event_sources`.
+    pub(crate) library: String,
+    /// `src/lib.rs` or `tests/wire.rs`.
+    pub(crate) program: String,
+    /// `module::tests::a_name`.
+    pub(crate) name: String,
+    pub(crate) result: String,
+}
+
+pub(crate) fn read(log: &str) -> Vec<TestResult> {
+    let mut results = Vec::new();
+    let mut library = String::new();
+    let mut program = None;
+    for line in log.lines().map(str::trim_end) {
+        let trimmed = line.trim_start();
+        if let Some((source, binary)) = running(trimmed) {
+            let unit_tests = source.strip_prefix("unittests ");
+            if unit_tests.is_some() {
+                library = binary.to_owned();
+            }
+            program = Some(unit_tests.unwrap_or(source).to_owned());
+        } else if trimmed.starts_with("Doc-tests ") {
+            program = None; // examples carry no ids
+        } else if let (Some(program), Some((name, result))) = (&program, result(line)) {
+            let name = name.to_owned();
+            results.push(TestResult { library: library.clone(), program: program.clone(), name, result });
+        }
+    }
+    results
+}
+
+/// `Running unittests src/lib.rs (target/debug/deps/net-0123456789abcdef)`: the source and the program's name.
+fn running(line: &str) -> Option<(&str, &str)> {
+    let (source, path) = line.strip_prefix("Running ")?.strip_suffix(')')?.split_once(" (")?;
+    let file = path.rsplit(['/', '\\']).next()?;
+    let (name, _fingerprint) = file.rsplit_once('-')?;
+    Some((source, name))
+}
+
+/// `test a::b ... ok`. What a program under test printed may stand before the line, or before its result.
+fn result(line: &str) -> Option<(&str, String)> {
+    let (before, result) = line.split_once(" ... ")?;
+    let before = before.strip_suffix(" - should panic").unwrap_or(before);
+    let (before, name) = before.rsplit_once(' ')?;
+    if !before.ends_with("test") {
+        return None;
+    }
+    let result = if result.ends_with("ok") {
+        "ok".to_owned()
+    } else if result.ends_with("FAILED") {
+        "failed".to_owned()
+    } else {
+        result.replace('|', "/")
+    };
+    Some((name, result))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = "
+   Compiling net v0.1.0
+     Running unittests src/lib.rs (target/debug/deps/event_sources-0f9c)
+
+running 3 tests
+test zmq::tests::first ... ok
+test zmq::tests::second ... FAILED
+{\"log\":1}test panics - should panic ... ok
+
+     Running tests/wire.rs (target/debug/deps/wire-12ab)
+test third ... ignored, needs a GPU | or two
+
+   Doc-tests event_sources
+test crates/event-sources/src/lib.rs - (line 3) ... ok
+";
+
+    #[test]
+    fn each_result_knows_its_package_and_program() {
+        let rows: Vec<_> = read(LOG)
+            .into_iter()
+            .map(|row| format!("{} {} {} {}", row.library, row.program, row.name, row.result))
+            .collect();
+        assert_eq!(
+            rows,
+            [
+                "event_sources src/lib.rs zmq::tests::first ok",
+                "event_sources src/lib.rs zmq::tests::second failed",
+                "event_sources src/lib.rs panics ok",
+                "event_sources tests/wire.rs third ignored, needs a GPU / or two",
+            ]
+        );
+    }
+}

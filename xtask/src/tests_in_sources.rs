@@ -1,0 +1,175 @@
+//! The tests that carry contract ids, read from the sources.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    contract_ids,
+    rust_tokens::{Token, What, tokens},
+};
+
+/// A function under `#[contract(..)]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ContractTest {
+    /// Relative to the repository, with `/`.
+    pub(crate) file: String,
+    pub(crate) line: usize,
+    /// Inline modules around it, and its name: `tests::a_name`.
+    pub(crate) inner: String,
+    pub(crate) ids: Vec<String>,
+}
+
+impl ContractTest {
+    pub(crate) fn name(&self) -> &str {
+        self.inner.rsplit("::").next().unwrap_or_default()
+    }
+
+    /// `crates/net`, for a file anywhere below it.
+    pub(crate) fn package(&self) -> &str {
+        let end = self.file.find("/src/").or_else(|| self.file.find("/tests/")).or_else(|| self.file.find("/benches/"));
+        &self.file[..end.unwrap_or(0)]
+    }
+
+    /// One line for each id that does not exist.
+    pub(crate) fn unknown_ids(&self) -> Vec<String> {
+        let unknown = self.ids.iter().filter(|id| contract_ids::parse(id).is_none());
+        unknown.map(|id| format!("{}:{}: there is no contract id `{id}`", self.file, self.line)).collect()
+    }
+}
+
+/// All of them, in the order of their files.
+pub(crate) fn find(root: &Path) -> Result<Vec<ContractTest>, String> {
+    let mut files = Vec::new();
+    for folder in ["crates", "xtask"] {
+        rust_files(&root.join(folder), &mut files);
+    }
+    files.sort();
+    let mut found = Vec::new();
+    for path in files {
+        let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().replace('\\', "/");
+        let text = fs::read_to_string(&path).map_err(|error| format!("{name} cannot be read: {error}"))?;
+        found.extend(in_file(&name, &text)?);
+    }
+    Ok(found)
+}
+
+fn rust_files(folder: &Path, out: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() && entry.file_name() != "target" {
+            rust_files(&path, out);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            out.push(path);
+        }
+    }
+}
+
+fn in_file(file: &str, source: &str) -> Result<Vec<ContractTest>, String> {
+    let tokens = tokens(source);
+    let mut found = Vec::new();
+    let mut depth = 0_usize;
+    let mut modules: Vec<(&str, usize)> = Vec::new();
+    for (at, token) in tokens.iter().enumerate() {
+        match &token.what {
+            What::Sign('{') => {
+                if let Some(name) = module_opened_at(&tokens, at) {
+                    modules.push((name, depth));
+                }
+                depth += 1;
+            }
+            What::Sign('}') => {
+                depth = depth.saturating_sub(1);
+                modules.pop_if(|(_, opened)| *opened == depth);
+            }
+            What::Word(word) if word == "contract" && is_attribute(&tokens, at) => {
+                let ids: Vec<_> =
+                    tokens[at + 2..].iter().take_while(|token| !token.is_sign(')')).filter_map(text).collect();
+                let name = function_after(&tokens[at..])
+                    .ok_or_else(|| format!("{file}:{}: no function follows this contract attribute", token.line))?;
+                let inner = modules.iter().map(|(module, _)| *module).chain([name]).collect::<Vec<_>>().join("::");
+                found.push(ContractTest { file: file.to_owned(), line: token.line, inner, ids });
+            }
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+/// `mod NAME {`, seen from its brace.
+fn module_opened_at(tokens: &[Token], brace: usize) -> Option<&str> {
+    let keyword = tokens.get(brace.checked_sub(2)?)?.word()?;
+    if keyword == "mod" { tokens[brace - 1].word() } else { None }
+}
+
+/// `#[contract(` or `#[contract_id::contract(`, seen from `contract`.
+fn is_attribute(tokens: &[Token], at: usize) -> bool {
+    let opens = tokens.get(at + 1).is_some_and(|token| token.is_sign('('));
+    let before = tokens[..at].iter().rev().find(|token| token.word() != Some("contract_id") && !token.is_sign(':'));
+    opens && before.is_some_and(|token| token.is_sign('['))
+}
+
+fn text(token: &Token) -> Option<String> {
+    match &token.what {
+        What::Text(text) => Some(text.clone()),
+        _ => None,
+    }
+}
+
+/// The name of the function that an attribute stands above; other attributes may come between.
+fn function_after(tokens: &[Token]) -> Option<&str> {
+    let item = tokens.iter().take_while(|token| !token.is_sign(';') && !token.is_sign('}'));
+    let keyword = item.into_iter().position(|token| token.word() == Some("fn"))?;
+    tokens.get(keyword + 1)?.word()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(source: &str) -> Vec<(String, Vec<String>)> {
+        in_file("crates/a/src/b.rs", source).expect("readable").into_iter().map(|test| (test.inner, test.ids)).collect()
+    }
+
+    #[test]
+    fn an_attribute_may_span_lines_and_stand_anywhere_above_its_function() {
+        let source = "
+            mod outer { mod tests {
+                #[test]
+                #[contract(
+                    \"V8\", // why
+                    \"V10\",
+                )]
+                #[ignore = \"slow\"]
+                async fn first() {}
+            } }
+            #[contract_id::contract(\"F1\")] #[test] pub(crate) fn second() { if x { } }
+        ";
+        let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
+        assert_eq!(
+            found(source),
+            [("outer::tests::first".to_owned(), ids(&["V8", "V10"])), ("second".to_owned(), ids(&["F1"]))]
+        );
+    }
+
+    #[test]
+    fn what_only_looks_like_an_attribute_is_none() {
+        let source =
+            "/// #[contract(\"V1\")]\nfn a() { b(\"#[contract(\\\"V1\\\")]\"); contract(\"V1\"); } use x::contract;";
+        assert_eq!(found(source), []);
+    }
+
+    #[test]
+    fn an_attribute_without_a_function_is_refused_with_its_line() {
+        let refused = in_file("f.rs", "\n#[contract(\"V1\")]\nconst A: u8 = 1;\nfn b() {}").expect_err("no function");
+        assert_eq!(refused, "f.rs:2: no function follows this contract attribute");
+    }
+
+    #[test]
+    fn an_unknown_id_is_named_with_file_and_line() {
+        let tests = in_file("crates/a/src/b.rs", "\n#[contract(\"V8\", \"V49\")]\nfn a() {}").expect("readable");
+        assert_eq!(tests[0].unknown_ids(), ["crates/a/src/b.rs:2: there is no contract id `V49`"]);
+        assert_eq!(tests[0].package(), "crates/a");
+    }
+}
