@@ -1,14 +1,27 @@
 //! `GET /admin/kv-index/digest` and `/dump`.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
 
-use axum::{extract::State, response::Response};
+use axum::{
+    body::{Body, Bytes},
+    extract::State,
+    http::{HeaderValue, header},
+    response::{IntoResponse, Response},
+};
+use hyper::body::Frame;
 use kv_blocks::WorkerId;
+use kv_index::{DumpPlace, DumpRow, KvIndex};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
+use tokio::task::{JoinError, JoinHandle};
 
 use crate::{AdminParts, answer};
 
+/// The index keeps these digests up to date with every change: reading them costs nothing however much it holds.
 pub(crate) async fn digest(State(parts): State<Arc<AdminParts>>) -> Response {
     let names = names(&parts);
     let targets: Vec<Value> = parts
@@ -28,16 +41,89 @@ pub(crate) async fn digest(State(parts): State<Arc<AdminParts>>) -> Response {
     answer::json(&json!({"targets": targets}))
 }
 
+/// One line per membership. The index is read in pieces with its lock free in between, so the dump of an index that
+/// changes meanwhile is not one instant.
 pub(crate) async fn dump(State(parts): State<Arc<AdminParts>>) -> Response {
-    let names = names(&parts);
-    let mut lines = Vec::new();
-    parts.index.dump(&mut |row| {
+    let lines = Lines::new(Arc::clone(&parts.index), names(&parts));
+    ([(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"))], Body::new(lines)).into_response()
+}
+
+/// Bytes of a dump that are made at once.
+const CHUNK: usize = 64 << 10;
+
+/// A dump as a reply body. Each chunk is made on a blocking thread when the one before has been taken: a slow reader
+/// holds one chunk and no thread, and one that leaves ends the dump.
+#[derive(Debug)]
+struct Lines {
+    next: JoinHandle<(Dump, Vec<u8>)>,
+    ended: bool,
+}
+
+impl Lines {
+    fn new(index: Arc<KvIndex>, names: HashMap<WorkerId, Arc<str>>) -> Self {
+        Self { next: Dump { index, names, place: DumpPlace::default() }.chunk(), ended: false }
+    }
+}
+
+impl hyper::body::Body for Lines {
+    type Data = Bytes;
+    type Error = JoinError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, JoinError>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let made = ready!(Pin::new(&mut self.next).poll(context));
+        Poll::Ready(match made {
+            Ok((dump, lines)) if !lines.is_empty() => {
+                self.next = dump.chunk();
+                Some(Ok(Frame::data(lines.into())))
+            }
+            Ok(_) => {
+                self.ended = true;
+                None
+            }
+            Err(error) => {
+                self.ended = true;
+                Some(Err(error))
+            }
+        })
+    }
+}
+
+/// How far a dump has come.
+#[derive(Debug)]
+struct Dump {
+    index: Arc<KvIndex>,
+    names: HashMap<WorkerId, Arc<str>>,
+    place: DumpPlace,
+}
+
+impl Dump {
+    /// Makes the next chunk; an empty one is the end.
+    fn chunk(mut self) -> JoinHandle<(Self, Vec<u8>)> {
+        tokio::task::spawn_blocking(move || {
+            let mut lines = Vec::new();
+            while lines.len() < CHUNK
+                && let Some(rows) = self.index.dump(&mut self.place)
+            {
+                rows.iter().for_each(|row| self.line(row, &mut lines));
+            }
+            (self, lines)
+        })
+    }
+
+    /// A salt is a secret between its tenants and the engine: only its digest is shown.
+    fn line(&self, row: &DumpRow, lines: &mut Vec<u8>) {
         let line = json!({
             "model": row.namespace.model,
             "lora": row.namespace.lora,
-            "salt": row.namespace.salt.as_deref().map(salt_digest),
+            "salt": row.salt_digest,
             "block_size": row.namespace.block_size.tokens(),
-            "worker": names.get(&row.target.worker),
+            "worker": self.names.get(&row.target.worker),
             "dp_rank": row.target.rank.0,
             "tier": row.tier.as_str(),
             "depth": row.depth,
@@ -46,15 +132,76 @@ pub(crate) async fn dump(State(parts): State<Arc<AdminParts>>) -> Response {
         });
         lines.extend_from_slice(line.to_string().as_bytes());
         lines.push(b'\n');
-    });
-    answer::raw("application/x-ndjson", lines)
-}
-
-/// A salt is a secret between its tenants and the engine: only its digest is shown.
-fn salt_digest(salt: &str) -> String {
-    Sha256::digest(salt.as_bytes()).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    }
 }
 
 fn names(parts: &AdminParts) -> HashMap<WorkerId, Arc<str>> {
     parts.fleet.snapshot().workers.iter().map(|worker| (worker.id, Arc::clone(&worker.name))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use hyper::body::Body as _;
+    use kv_blocks::{BlockSize, DpRank, EngineHash, IndexUpdate, Stored, Target, Tier};
+    use kv_index::IndexSettings;
+
+    use super::*;
+
+    fn index(blocks: u32, salt: Option<&str>) -> Arc<KvIndex> {
+        let index = KvIndex::new(IndexSettings::default());
+        let target = Target { worker: WorkerId(3), rank: DpRank(0) };
+        index.register(target, "m".into());
+        index.apply(
+            target,
+            &IndexUpdate::Stored(Stored {
+                hashes: (0..u64::from(blocks)).map(EngineHash).collect(),
+                parent: None,
+                tokens: (0..blocks).collect(),
+                block_size: BlockSize::new(1).unwrap(),
+                lora: None,
+                salt: salt.map(Arc::from),
+                tier: Tier::Device,
+            }),
+        );
+        Arc::new(index)
+    }
+
+    async fn chunk(lines: &mut Lines) -> Option<Bytes> {
+        let frame = poll_fn(|context| Pin::new(&mut *lines).poll_frame(context)).await?;
+        Some(frame.unwrap().into_data().unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_dump_comes_in_chunks_of_whole_lines_and_leaves_the_index_free_between_them() {
+        let index = index(5000, Some("secret"));
+        let names = HashMap::from([(WorkerId(3), Arc::from("w3"))]);
+        let mut lines = Lines::new(Arc::clone(&index), names);
+        let (mut rows, mut chunks) = (Vec::new(), 0);
+        while let Some(bytes) = chunk(&mut lines).await {
+            chunks += 1;
+            assert!(bytes.len() < 2 * CHUNK && bytes.ends_with(b"\n"));
+            let text = std::str::from_utf8(&bytes).unwrap();
+            assert!(!text.contains("secret"));
+            rows.extend(text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()));
+            // An update would wait for ever if the dump held the lock.
+            index.apply(Target { worker: WorkerId(9), rank: DpRank(0) }, &IndexUpdate::Cleared);
+        }
+        assert!(chunks > 5, "{chunks}");
+        rows.sort_by_key(|row| row["depth"].as_u64());
+        assert_eq!(rows.len(), 5000);
+        assert_eq!(
+            (&rows[7]["worker"], &rows[7]["tier"], &rows[7]["block_size"]),
+            (&json!("w3"), &json!("device"), &json!(1))
+        );
+        assert_eq!(rows[7]["parent"], rows[6]["hash"]);
+        assert_eq!(rows[7]["salt"].as_str().map(str::len), Some(16));
+        assert!(chunk(&mut lines).await.is_none());
+    }
+
+    #[tokio::test]
+    async fn an_empty_index_is_an_empty_dump() {
+        assert!(chunk(&mut Lines::new(index(0, None), HashMap::new())).await.is_none());
+    }
 }

@@ -8,6 +8,7 @@
 mod access;
 mod answer;
 mod decisions;
+mod gauges;
 mod kv_index_routes;
 mod listener;
 mod metrics;

@@ -8,7 +8,7 @@ use hyper_util::{
 };
 use tokio::{sync::watch, task::JoinSet};
 
-use crate::{Access, AdminParts, routes};
+use crate::{Access, AdminParts, gauges::Gauges, routes};
 
 /// Connections at once: operators, scrapers and a dashboard. One more waits in the kernel's backlog.
 const MAX_CONNECTIONS: usize = 256;
@@ -17,6 +17,9 @@ const IDLE: Duration = Duration::from_secs(75);
 
 /// Serves `listener` until `stop` says so. Answers are short: what runs then is cut.
 pub async fn serve(parts: AdminParts, access: Access, listener: net::Listener, mut stop: watch::Receiver<bool>) {
+    if let Some(registry) = &parts.registry {
+        registry.write().register_collector(Box::new(Gauges::of(&parts)));
+    }
     let service = TowerToHyperService::new(routes(parts, access));
     let mut connections = JoinSet::new();
     loop {

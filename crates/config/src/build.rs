@@ -64,7 +64,8 @@ fn resolve(root: &mut Checked) {
 fn listeners_are_safe(root: &Checked, problems: &mut Vec<Draft>) {
     let exposed = |listen: &Checked| !listen.failed && !listen.listen().is_local();
     let file = |path: &str, listen: &Checked, message: &str, expected: &str| {
-        let draft = Draft::new(path, format!("{} {message}", listen.listen())).expected(expected).value(listen.shown());
+        let draft = Draft::new(path, format!("{} {message}", listen.listen())).expected(expected);
+        let draft = draft.value(listen.shown()).in_context();
         match &listen.origin {
             Some(origin) => draft.at(origin.clone()),
             None => draft,

@@ -39,6 +39,10 @@ impl Places {
         }
     }
 
+    pub(crate) fn has(&self, path: &str) -> bool {
+        steps(path).is_some_and(|path| self.origins.contains_key(&path))
+    }
+
     /// The problem with the place of its key, where that is known.
     pub(crate) fn locate(&self, mut problem: Problem) -> Problem {
         match steps(&problem.path).and_then(|path| self.origins.get(&path)) {

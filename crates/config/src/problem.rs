@@ -26,9 +26,18 @@ pub struct Problem {
     pub nearest: Option<String>,
     /// The file, variable or flag it came from.
     pub source: String,
+    /// The value is fine by itself: what stands beside it, or what it names, is not.
+    #[serde(skip)]
+    in_context: bool,
 }
 
 impl Problem {
+    /// Whether a flag was given a value that it cannot have, whatever else is set: a slip of the command line, not of
+    /// the configuration.
+    pub fn is_bad_flag_value(&self) -> bool {
+        self.source.starts_with("--") && !self.in_context
+    }
+
     /// A file that cannot be read. `reason` is the system's word for it.
     pub fn unreadable(name: &str, reason: impl fmt::Display) -> Self {
         let draft = Draft::new("", format!("the file cannot be read: {reason}"));
@@ -47,7 +56,7 @@ impl Problem {
     /// A value that turned out wrong only when the world was looked at, such as a directory without a tokenizer.
     /// [`crate::Settings::locate`] adds where the key stands.
     pub fn bad_value(path: &str, value: &str, message: &str) -> Self {
-        Draft::new(path, message).value(value.into()).named("configuration")
+        Draft::new(path, message).value(value.into()).in_context().named("configuration")
     }
 }
 
@@ -81,12 +90,19 @@ pub(crate) struct Draft {
     message: String,
     expected: Option<String>,
     nearest: Option<String>,
+    in_context: bool,
 }
 
 impl Draft {
     pub(crate) fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
         let (path, message) = (path.into(), message.into());
-        Self { path, message, origin: None, value: Json::Null, expected: None, nearest: None }
+        Self { path, message, origin: None, value: Json::Null, expected: None, nearest: None, in_context: false }
+    }
+
+    /// For a value that is fine by itself: what stands beside it, or what it names, is not.
+    pub(crate) fn in_context(mut self) -> Self {
+        self.in_context = true;
+        self
     }
 
     pub(crate) fn expected(mut self, expected: impl Into<String>) -> Self {
@@ -116,8 +132,8 @@ impl Draft {
             Some(Origin::Named(name)) => (None, None, name),
             None => (None, None, file.to_owned()),
         };
-        let Self { path, value, message, expected, nearest, .. } = self;
-        Problem { path, line, column, value, message, expected, nearest, source }
+        let Self { path, value, message, expected, nearest, in_context, .. } = self;
+        Problem { path, line, column, value, message, expected, nearest, source, in_context }
     }
 }
 

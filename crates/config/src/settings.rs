@@ -57,6 +57,11 @@ impl Settings {
         serde_saphyr::to_string(&self.effective).expect("a JSON value has a YAML form")
     }
 
+    /// Whether a source set this key, rather than its default standing there.
+    pub fn is_set(&self, path: &str) -> bool {
+        self.places.has(path)
+    }
+
     /// Gives a problem found after loading the line of its key (see [`Problem::bad_value`]).
     pub fn locate(&self, problem: Problem) -> Problem {
         self.places.locate(problem)

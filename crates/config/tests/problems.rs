@@ -127,6 +127,7 @@ fn a_section_of_a_later_version_is_no_unknown_key() {
 #[test]
 fn a_key_of_a_later_version_takes_its_default_only() {
     sources::settings("server: {tls: {cert: ~}, also_listen: []}\nrouting: {session: {mode: soft}, models: {}}\n");
+    sources::settings("circuit_breaker: {sweep: 10s}\nmetrics: {exemplars: true}\nadmin: {dashboard: true}\n");
     for (text, path) in [
         ("server: {tls: {cert: /c.pem}}", "server.tls.cert"),
         ("server: {also_listen: [\"127.0.0.1:1\"]}", "server.also_listen"),
@@ -136,6 +137,11 @@ fn a_key_of_a_later_version_takes_its_default_only() {
         ("models: {aliases: {a: b}}", "models.aliases"),
         ("kv_events: {snapshot: /s}", "kv_events.snapshot"),
         ("request: {hedge_after: 1s}", "request.hedge_after"),
+        ("admin: {dashboard: false}", "admin.dashboard"),
+        ("routing: {reservation_ttl: 60s}", "routing.reservation_ttl"),
+        ("kv_events: {max_events_per_second: 1000}", "kv_events.max_events_per_second"),
+        ("circuit_breaker: {sweep: 1s}", "circuit_breaker.sweep"),
+        ("metrics: {exemplars: false}", "metrics.exemplars"),
     ] {
         let problem = problem(text);
         assert_eq!(problem.path, path);

@@ -148,7 +148,7 @@ impl Publisher {
         }
     }
 
-    /// Does what a test asked for; `Restart` is [`Publisher::restart`].
+    /// Does what a test asked for; `Restart` is [`Publisher::cut`], [`Publisher::forget`], [`Publisher::listen_again`].
     pub(crate) fn act(&self, action: StreamAction) {
         let mut stream = self.stream.lock();
         match action {
@@ -168,13 +168,21 @@ impl Publisher {
         }
     }
 
-    /// Cuts every connection, forgets everything and listens at the same places again.
-    pub(crate) async fn restart(&self) {
+    /// Cuts every connection and stops listening.
+    pub(crate) async fn cut(&self) {
         let sockets = self.sockets.lock().take();
         if let Some(sockets) = sockets {
             sockets.close().await;
         }
+    }
+
+    /// Begins a new stream: an empty buffer, sequence 0, no faults. What is published from here on is replayed.
+    pub(crate) fn forget(&self) {
         *self.stream.lock() = Stream::default();
+    }
+
+    /// Listens at the same places again.
+    pub(crate) async fn listen_again(&self) {
         // The system may need a moment to give the ports back.
         for _ in 0..200 {
             match Sockets::bind(&self.events, &self.replay, &self.settings, &self.stream).await {
@@ -187,13 +195,6 @@ impl Publisher {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         tracing::error!(endpoint = %self.events, "event sockets could not be bound again: no more events");
-    }
-
-    pub(crate) async fn close(&self) {
-        let sockets = self.sockets.lock().take();
-        if let Some(sockets) = sockets {
-            sockets.close().await;
-        }
     }
 
     /// Batches since the start, and the last sequence number.

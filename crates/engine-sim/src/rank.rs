@@ -72,12 +72,15 @@ impl Rank {
     pub(crate) async fn act(&self, action: StreamAction) {
         let Some(publisher) = &self.publisher else { return };
         if action == StreamAction::Restart {
+            publisher.cut().await;
+            // One step, so that every event belongs to the life that its number counts in.
             {
                 let mut core = self.core.lock();
                 core.engine.restart();
                 core.listeners.clear();
+                publisher.forget();
             }
-            publisher.restart().await;
+            publisher.listen_again().await;
         } else {
             publisher.act(action);
         }
@@ -114,11 +117,17 @@ impl Rank {
     }
 
     async fn finish_step(&self) {
-        let outcome = self.core.lock().engine.finish();
-        if let Some(publisher) = &self.publisher
-            && !outcome.events.is_empty()
-        {
-            publisher.publish(&outcome.events);
+        let (outcome, published) = {
+            let mut core = self.core.lock();
+            let outcome = core.engine.finish();
+            // Under the lock: a restart may come between a step and its events otherwise.
+            let published = self.publisher.as_ref().filter(|_| !outcome.events.is_empty());
+            if let Some(publisher) = published {
+                publisher.publish(&outcome.events);
+            }
+            (outcome, published.is_some())
+        };
+        if published {
             // Lets the sockets write first.
             tokio::task::yield_now().await;
         }

@@ -104,7 +104,7 @@ impl RunningEngine {
         }
         for rank in &self.state.ranks {
             if let Some(publisher) = &rank.publisher {
-                publisher.close().await;
+                publisher.cut().await;
             }
         }
     }

@@ -329,6 +329,30 @@ async fn a_restart_disconnects_readers_empties_the_cache_and_counts_from_zero() 
 }
 
 #[tokio::test]
+async fn steps_that_finish_while_the_engine_restarts_are_in_the_new_stream() {
+    let engine = engine("").await;
+    for round in 0..20 {
+        // A request that runs while the engine dies is cut off.
+        let ask = async |kind: u32| {
+            let prompt: Vec<u32> = (0..40).map(|place| 1_000 + (round * 100 + kind) * 10 + place).collect();
+            let body = json!({"model": "sim", "prompt": prompt, "max_tokens": 1});
+            let _ = send(&engine, request(Method::POST, "/v1/completions", &[], &body)).await;
+        };
+        let requests = (0..8).map(&ask);
+        // The restart comes somewhere among the requests, and some of them come after it.
+        tokio::join!(futures_util::future::join_all(requests), disturb(&engine, "restart"), async {
+            for kind in 50..58 {
+                ask(kind).await;
+            }
+        });
+        let counts = counted(&engine).await;
+        let told = counts.values().sum::<i64>();
+        assert_eq!(told, stats(&engine).await["blocks_cached"].as_i64().unwrap(), "round {round}");
+    }
+    engine.stop().await;
+}
+
+#[tokio::test]
 async fn events_are_out_before_the_replys_last_byte() {
     let engine = engine("").await;
     one_batch(&engine, 0).await;

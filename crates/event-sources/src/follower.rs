@@ -95,13 +95,15 @@ impl Follower {
             if self.follow(&mut sub, &mut ticks, &mut stop).await == Ended::Stopped {
                 return;
             }
-            // Quarantined. The connection is closed: a publisher owes nothing to a subscriber that is not there.
+            // Quarantined. The connections are closed: a publisher owes nothing to a subscriber that is not there.
             drop(sub);
+            self.replay = None;
             let until = self.quarantined_until.unwrap_or_default();
             tokio::select! {
-                () = tokio::time::sleep(until.since(self.clock.now())) => self.quarantined_until = None,
+                () = tokio::time::sleep(until.since(self.clock.now())) => {}
                 _ = &mut stop => return,
             }
+            self.quarantined_until = None;
             self.publish();
         }
     }
@@ -139,15 +141,7 @@ impl Follower {
             };
             match wake {
                 Wake::Live(event) => {
-                    self.live(event);
-                    // What is there already is taken along, so that a burst costs one publication.
-                    for _ in 1..GO {
-                        let Some(event) = sub.next().now_or_never() else { break };
-                        self.live(event);
-                        if self.quarantined_until.is_some() {
-                            break;
-                        }
-                    }
+                    self.burst(event, || sub.next().now_or_never());
                 }
                 Wake::Replay(answer) => self.replayed(answer),
                 Wake::Tick => self.feed(Input::Tick),
@@ -159,6 +153,19 @@ impl Follower {
             }
             // Reading what is buffered awaits nothing, so the turn is given up by hand.
             tokio::task::coop::consume_budget().await;
+        }
+    }
+
+    /// Takes an event and what is there behind it, so that a burst costs one publication. Nothing is taken once the
+    /// stream is quarantined: a connection made then would be asked for its history in the middle of the sentence.
+    fn burst(&mut self, first: SubEvent, mut next: impl FnMut() -> Option<SubEvent>) {
+        self.live(first);
+        for _ in 1..GO {
+            if self.quarantined_until.is_some() {
+                return;
+            }
+            let Some(event) = next() else { return };
+            self.live(event);
         }
     }
 
@@ -325,5 +332,45 @@ async fn next_answer(replay: &mut Option<ReplayRun>) -> Option<Answer> {
     match replay {
         Some(replay) => replay.next().await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use kv_blocks::{DpRank, Target, WorkerId};
+    use kv_index::IndexSettings;
+
+    use super::*;
+    use crate::SourceSettings;
+
+    #[tokio::test]
+    async fn a_connection_behind_the_last_straw_is_not_asked_for_its_history() {
+        let endpoint = |text: &str| text.parse().expect("an endpoint");
+        let spec = SourceSpec {
+            target: Target { worker: WorkerId(0), rank: DpRank(0) },
+            worker: "w".into(),
+            model: "m".into(),
+            endpoint: endpoint("tcp://127.0.0.1:1"),
+            replay_endpoint: Some(endpoint("tcp://127.0.0.1:1")),
+            topic: String::new(),
+            bind: true,
+            settings: SourceSettings::default(),
+        };
+        let index = Arc::new(KvIndex::new(IndexSettings::default()));
+        let (status, versions) = (watch::Sender::default(), watch::Sender::default());
+        let mut follower = Follower::new(spec, index, Clock::system(), status, versions);
+        follower.live(SubEvent::Connected { peer: 1 });
+        // One frame is no message at all.
+        let garbage = || SubEvent::Message { peer: 1, frames: vec![Bytes::from_static(b"garbage")] };
+        for _ in 0..99 {
+            follower.live(garbage());
+        }
+        assert!(follower.quarantined_until.is_none());
+        let mut behind = vec![SubEvent::Connected { peer: 2 }];
+        follower.burst(garbage(), || behind.pop());
+        assert!(follower.quarantined_until.is_some());
+        assert_eq!(behind.len(), 1, "nothing is taken behind the last straw");
+        assert!(follower.replay.is_none());
     }
 }

@@ -79,10 +79,11 @@ impl Totals {
             (&mut sum.removed, more.removed),
             (&mut sum.cleared, more.cleared),
         ] {
-            *total += more;
+            // Numbers of a publisher reach some of these: a jump to the end of u64 counts as that many holes.
+            *total = total.saturating_add(more);
         }
         for (total, reason) in sum.ignored.iter_mut().zip(IgnoredReason::ALL) {
-            *total += more.ignored_by(reason);
+            *total = total.saturating_add(more.ignored_by(reason));
         }
         sum
     }
@@ -103,5 +104,24 @@ impl Totals {
             gaps: self.counts.gaps,
             resets: self.counts.restarts,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kv_events::{Input, SequencerSettings};
+
+    use super::*;
+
+    #[test]
+    fn holes_up_to_the_end_of_the_numbers_do_not_overflow_the_totals() {
+        let settings = SequencerSettings { replay: false, max_pending_batches: 4, max_pending_bytes: 1 << 10 };
+        let mut sequencer = Sequencer::new(settings);
+        sequencer.on(Moment::START, Input::Connected);
+        for seq in [0, u64::MAX, 0, u64::MAX] {
+            sequencer.on(Moment::START, Input::Live { seq: Some(seq), payload: b"x" });
+        }
+        let once = Totals::default().plus(&sequencer);
+        assert_eq!(once.plus(&sequencer).counts().holes, u64::MAX);
     }
 }

@@ -59,6 +59,9 @@ impl Default for SourceSettings {
     }
 }
 
+/// Said of a stream whose task ended by itself.
+const ENDED: &str = "the stream's task ended with a panic: see the log, the stream is started again";
+
 /// Follows one publisher's ZMQ sockets.
 #[derive(Debug)]
 pub struct ZmqSource;
@@ -67,9 +70,9 @@ impl ZmqSource {
     /// Starts following, in a task of the current runtime; reconnects until stopped.
     pub fn spawn(spec: SourceSpec, index: Arc<KvIndex>, clock: Clock) -> SourceHandle {
         let (status, seen) = watch::channel(Status::default());
-        let versions = watch::Sender::new(0);
+        let (version, versions) = watch::channel(0);
         let (stop, stopped) = oneshot::channel();
-        let follower = Follower::new(spec.clone(), index, clock, status, versions.clone());
+        let follower = Follower::new(spec.clone(), index, clock, status, version);
         SourceHandle { spec, clock, seen, versions, stop: Some(stop), task: tokio::spawn(follower.run(stopped)) }
     }
 }
@@ -80,7 +83,7 @@ pub struct SourceHandle {
     spec: SourceSpec,
     clock: Clock,
     seen: watch::Receiver<Status>,
-    versions: watch::Sender<u64>,
+    versions: watch::Receiver<u64>,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
@@ -95,20 +98,32 @@ impl SourceHandle {
             source: "zmq",
             endpoint: self.spec.endpoint.to_string(),
             replay_endpoint: self.spec.replay_endpoint.as_ref().map(Endpoint::to_string),
-            state: status.state.as_str(),
+            state: self.state_of(&status).as_str(),
             epoch: status.epoch,
             last_seq: status.last_seq,
             lag_events: status.lag_events,
             lag_ms: status.lag_ms,
             last_event_at: status.last_event_at.map(|at| net::rfc3339(self.clock.wall_at(at))),
             counts: status.totals.counts(),
-            last_error: status.last_error.clone(),
+            last_error: if self.ended() { Some(ENDED.to_owned()) } else { status.last_error.clone() },
         }
     }
 
     /// Where the stream stands.
     pub fn state(&self) -> StreamState {
-        self.seen.borrow().state
+        self.state_of(&self.seen.borrow())
+    }
+
+    /// What a task that ended last said of itself is no longer so.
+    fn state_of(&self, status: &Status) -> StreamState {
+        if self.ended() { StreamState::Connecting } else { status.state }
+    }
+
+    /// Nobody follows the stream any more, though nobody stopped it: the task ended with a panic. What it put into the
+    /// index is stale from then on.
+    pub fn ended(&self) -> bool {
+        // The task owns the sender, and a panic drops it before anyone is told of the task's end.
+        self.seen.has_changed().is_err()
     }
 
     /// When the last batch came.
@@ -131,9 +146,10 @@ impl SourceHandle {
         self.seen.borrow().rank
     }
 
-    /// A number that grows whenever the stream's state, its counts or its part of the index changed.
+    /// A number that grows whenever the stream's state, its counts or its part of the index changed. Closed when nobody
+    /// follows the stream any more.
     pub fn changes(&self) -> watch::Receiver<u64> {
-        self.versions.subscribe()
+        self.versions.clone()
     }
 
     /// Stops and waits for the end; what the index knows stays.
@@ -149,5 +165,44 @@ impl SourceHandle {
 impl Drop for SourceHandle {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kv_blocks::{DpRank, WorkerId};
+    use kv_index::IndexSettings;
+    use zmtp::{Pub, PubSettings};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_that_ended_is_not_reported_as_live_for_ever() {
+        let any = "tcp://127.0.0.1:0".parse().expect("an endpoint");
+        let (_publisher, endpoint) = Pub::bind(&any, PubSettings::default()).await.expect("a free port");
+        let spec = SourceSpec {
+            target: Target { worker: WorkerId(0), rank: DpRank(0) },
+            worker: "w".into(),
+            model: "m".into(),
+            endpoint,
+            replay_endpoint: None,
+            topic: String::new(),
+            bind: false,
+            settings: SourceSettings::default(),
+        };
+        let source = ZmqSource::spawn(spec, Arc::new(KvIndex::new(IndexSettings::default())), Clock::system());
+        let mut changes = source.changes();
+        while source.state() != StreamState::Live {
+            changes.changed().await.expect("the task runs");
+        }
+        assert!(!source.ended());
+        // What a panic leaves behind: a task that is over and its channels with it.
+        source.task.abort();
+        while changes.changed().await.is_ok() {}
+        assert!(source.ended());
+        assert_eq!(source.state(), StreamState::Connecting);
+        let report = source.report();
+        assert_eq!((report.state, report.last_error.as_deref()), ("connecting", Some(ENDED)));
+        source.stop().await;
     }
 }

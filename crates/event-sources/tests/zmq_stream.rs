@@ -6,7 +6,6 @@ mod engine;
 
 use std::time::Duration;
 
-use contract_id::contract;
 use engine::{PATIENCE, Reader, ReplaySocket, Replies, any, cleared, live, publisher, removed, stored};
 use kv_events::frames::ReplayForm;
 use zmtp::{Pub, PubSettings};
@@ -37,7 +36,6 @@ async fn live_events_reach_the_index() {
 }
 
 #[tokio::test]
-#[contract("MC11")]
 async fn history_from_before_the_subscription_is_replayed() {
     for form in [ReplayForm::Old, ReplayForm::New] {
         let (engine, endpoint) = publisher(&any()).await;
@@ -57,7 +55,6 @@ async fn history_from_before_the_subscription_is_replayed() {
 }
 
 #[tokio::test]
-#[contract("MC11")]
 async fn a_gap_is_filled_by_replay() {
     let (engine, endpoint) = publisher(&any()).await;
     let mut replay = ReplaySocket::bind(Replies::History(vec![], ReplayForm::New)).await;

@@ -225,6 +225,8 @@ impl Board {
             entry.outage.refused = true;
             Arc::make_mut(&mut entry.view).last_error = Some(REFUSED.into());
             self.publish(&mut entries, id);
+        } else if refused {
+            self.forget_lost_cache(entry);
         }
     }
 
@@ -254,15 +256,15 @@ impl Board {
         let Some(entry) = entries.get_mut(id.0 as usize) else { return };
         let before = entry.health.state();
         let after = entry.health.request_failed(now, kind, others);
-        if kind == FailureKind::Refused {
-            entry.outage.refused = true;
-        }
+        // News also of a worker that is out already: it is no last hope any more, and its cache is gone.
+        let gone = kind == FailureKind::Refused && !entry.outage.refused;
+        entry.outage.refused |= gone;
         // A worker that is already out has its own rhythm of knocks.
         if after != WorkerState::Down {
             entry.concerned = true;
         }
         entry.wake.notify_one();
-        if before != after {
+        if before != after || gone {
             let text = match after {
                 WorkerState::Down => REFUSED.to_owned(),
                 _ => format!("requests fail ({}): look at the engine's log", kind.as_str()),

@@ -14,9 +14,10 @@ use crate::{
     board::{Board, Ejection, Entry},
     engine::Engine,
     health::{Health, HealthSettings},
+    look::Orders,
     probe::{Asker, HealthCheck},
     streams::StreamSettings,
-    supervisor::{ASSUMED_BLOCK, Orders, Supervisor},
+    supervisor::{ASSUMED_BLOCK, Supervisor},
     telemetry::FleetCollector,
 };
 

@@ -16,6 +16,7 @@ mod engine;
 mod failure;
 mod fleet;
 mod health;
+mod look;
 mod model_report;
 mod probe;
 mod settings;

@@ -56,11 +56,11 @@ pub struct ModelReport {
 pub struct TokenizerReport {
     /// `dir`, `engine` or `none`.
     pub source: &'static str,
-    /// What computes them: `tokenizers` or `none`.
+    /// What computes them: `fastokens`, `tokenizers` or `none`.
     pub engine: &'static str,
     /// Digest of the tokenizer.
     pub digest: Option<String>,
-    /// `ok`, `failed` or `skipped`. There is one implementation, so nothing to compare it with.
+    /// Whether the fast tokenizer says the ids of the other: `ok`, `failed`, or `skipped` where there is nothing to compare.
     pub self_test: &'static str,
     /// Directory it was read from.
     pub path: Option<String>,
@@ -130,9 +130,9 @@ impl Snapshot {
             workers: serves.map(|worker| Arc::clone(&worker.name)).collect(),
             tokenizer: TokenizerReport {
                 source: artefacts.source.as_str(),
-                engine: if prompt.is_some() { "tokenizers" } else { "none" },
+                engine: prompt.map_or("none", |prompt| prompt.tokenizer_engine()),
                 digest: prompt.map(|prompt| prompt.tokenizer_digest().to_owned()),
-                self_test: "skipped",
+                self_test: prompt.map_or("skipped", |prompt| prompt.self_test()),
                 path: match &artefacts.source {
                     TokenizerSource::Dir(dir) => Some(dir.display().to_string()),
                     TokenizerSource::Engine | TokenizerSource::None => None,

@@ -27,16 +27,25 @@ pub(crate) fn build(entries: &[Entry]) -> Snapshot {
     }
 }
 
+/// One worker's entry in the list of a model's workers.
+struct Listed<'a> {
+    entry: &'a Entry,
+    /// The adapter, when the model is one.
+    lora: Option<Arc<str>>,
+    /// The base model's id.
+    base: &'a Arc<str>,
+}
+
 #[derive(Default)]
 struct Draft<'a> {
-    listed: Vec<(&'a Entry, Option<Arc<str>>)>,
+    listed: Vec<Listed<'a>>,
     artefacts: Option<Arc<ModelArtefacts>>,
     max_model_len: Option<u32>,
 }
 
 impl<'a> Draft<'a> {
-    fn add(&mut self, entry: &'a Entry, lora: Option<Arc<str>>, base: &str) {
-        self.listed.push((entry, lora));
+    fn add(&mut self, entry: &'a Entry, lora: Option<Arc<str>>, base: &'a Arc<str>) {
+        self.listed.push(Listed { entry, lora, base });
         // The first worker with a tokenizer speaks for the model; equal files are one object anyway.
         let better = self.artefacts.as_ref().is_none_or(|known| known.prompt.is_none());
         if let Some(found) = entry.artefacts.get(base).filter(|_| better) {
@@ -53,13 +62,13 @@ impl<'a> Draft<'a> {
 
     fn finish(self, id: Arc<str>) -> ModelView {
         let ready = |entry: &Entry| entry.view.state == WorkerState::Ready;
-        let panic = !self.listed.iter().any(|(entry, _)| ready(entry));
+        let panic = !self.listed.iter().any(|listed| ready(listed.entry));
         let mut candidates = Vec::new();
         let mut unusable = Vec::new();
-        for (entry, lora) in &self.listed {
+        for Listed { entry, lora, base } in &self.listed {
             let view = &entry.view;
             if if panic { last_good(entry) } else { ready(entry) } {
-                candidates.extend(candidates_of(view, lora.as_ref()));
+                candidates.extend(candidates_of(view, lora.as_ref(), base));
             } else {
                 let name = &view.name;
                 unusable.extend(view.targets().map(|target| Unusable {
@@ -93,8 +102,9 @@ fn last_good(entry: &Entry) -> bool {
 fn candidates_of<'a>(
     view: &'a Arc<WorkerView>,
     lora: Option<&'a Arc<str>>,
+    base: &Arc<str>,
 ) -> impl Iterator<Item = ModelCandidate> + 'a {
-    let namespace_model = view.namespace_model.clone();
+    let namespace_model = namespace_model(view, base);
     view.targets().filter_map(move |target| {
         Some(ModelCandidate {
             target,
@@ -103,4 +113,18 @@ fn candidates_of<'a>(
             lora: lora.cloned(),
         })
     })
+}
+
+/// The model name of the namespaces of requests for `base`. A worker with an event stream is one engine process, whose
+/// base models are aliases of one. A worker without may stand for many models, and a prompt that one of them has cached
+/// is cold for the others: ids are one model only where their root says so.
+fn namespace_model(view: &WorkerView, base: &Arc<str>) -> Option<Arc<str>> {
+    let root_of =
+        |id: &Arc<str>| view.models.iter().find(|model| model.id == *id).and_then(|model| model.root.as_ref());
+    let first = view.namespace_model.as_ref()?;
+    if view.ranks.iter().any(|rank| rank.stream.is_some()) {
+        return Some(Arc::clone(first));
+    }
+    let same = root_of(base).and_then(|root| view.models.iter().find(|model| model.root.as_ref() == Some(root)));
+    Some(same.map_or_else(|| Arc::clone(base), |model| Arc::clone(&model.id)))
 }

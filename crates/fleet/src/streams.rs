@@ -8,10 +8,10 @@ use std::{str::FromStr, sync::Arc, time::Duration};
 
 use config::{EventSource, ReplayEndpoint};
 use event_sources::{Endpoint, SourceSettings, SourceSpec, ZmqSource};
-use kv_blocks::{DpRank, Target, WorkerId};
+use kv_blocks::{DpRank, Moment, Target, WorkerId};
 use net::Address;
 use tokio::sync::watch;
-use tracing::warn;
+use tracing::{error, warn};
 
 use crate::{
     board::{Board, RankStream},
@@ -20,6 +20,9 @@ use crate::{
 
 /// A replay without a message for this long has failed: an idle engine answers within about 0.1 s.
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Pause before a stream that could not be started, or that ended by itself, is started again.
+const RETRY: Duration = Duration::from_secs(2);
 
 /// What decides where a worker's streams are.
 #[derive(Clone, Debug)]
@@ -138,9 +141,15 @@ impl StreamSettings {
 /// The streams of one worker as they run.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
-    running: Vec<EventEndpoint>,
+    wanted: Vec<EventEndpoint>,
     model: Option<Arc<str>>,
     changes: Vec<watch::Receiver<u64>>,
+    /// A stream's task ended by itself.
+    one_ended: bool,
+    /// When wanted streams that do not run are tried again.
+    retry_at: Option<Moment>,
+    /// Why streams do not run, as last said.
+    refusals: Vec<String>,
 }
 
 impl Streams {
@@ -154,32 +163,76 @@ impl Streams {
         model: &Arc<str>,
         wanted: Vec<EventEndpoint>,
     ) {
-        if self.running == wanted && self.model.as_ref() == Some(model) {
+        if self.wanted == wanted && self.model.as_ref() == Some(model) {
             return;
         }
         self.stop(board, worker.0).await;
-        let mut streams = Vec::new();
-        for stream in &wanted {
-            match spawn(board, settings, worker, model, stream) {
-                Ok(started) => {
-                    self.changes.push(started.source.changes());
-                    streams.push(started);
+        self.wanted = wanted;
+        self.model = Some(Arc::clone(model));
+        self.start_missing(board, settings, worker);
+    }
+
+    /// Starts the wanted streams that do not run. Those that cannot be started, because another worker follows the same
+    /// publisher, are tried again later: it may let go of it.
+    pub(crate) fn start_missing(&mut self, board: &Board, settings: &StreamSettings, worker: (WorkerId, &Arc<str>)) {
+        self.retry_at = None;
+        let Some(model) = self.model.clone() else { return };
+        let runs = |streams: &[RankStream], rank: u32| {
+            streams.iter().any(|stream| stream.rank.0 == rank && !stream.source.ended())
+        };
+        let mut started: Vec<RankStream> = Vec::new();
+        let mut refusals = Vec::new();
+        for stream in &self.wanted {
+            let running = board.with(worker.0, |entry| runs(&entry.streams, stream.rank)) == Some(true);
+            if running || runs(&started, stream.rank) {
+                continue;
+            }
+            match spawn(board, settings, worker, &model, stream) {
+                Ok(fresh) => {
+                    self.changes.push(fresh.source.changes());
+                    started.push(fresh);
                 }
                 Err(reason) => {
-                    warn!(worker = %worker.1, endpoint = %stream.endpoint, reason, "event stream not followed")
+                    if !self.refusals.contains(&reason) {
+                        warn!(worker = %worker.1, endpoint = %stream.endpoint, reason, "event stream not followed");
+                    }
+                    refusals.push(reason);
                 }
             }
         }
-        self.running = wanted;
-        self.model = Some(Arc::clone(model));
-        board.change(worker.0, |entry| entry.streams = streams);
+        if !refusals.is_empty() {
+            self.retry_at = Some(board.clock.now() + RETRY);
+        }
+        self.refusals = refusals;
+        board.change(worker.0, |entry| {
+            entry.streams.retain(|old| started.iter().all(|new| new.rank != old.rank));
+            entry.streams.append(&mut started);
+            entry.streams.sort_by_key(|stream| stream.rank);
+        });
+    }
+
+    /// When [`Streams::start_missing`] is to be called.
+    pub(crate) fn retry_at(&self) -> Option<Moment> {
+        self.retry_at
+    }
+
+    /// Forgets what streams said whose task ended: nobody hears what became of it. They are started again after a pause.
+    pub(crate) fn forget_ended(&mut self, board: &Board, worker: (WorkerId, &Arc<str>)) {
+        if !std::mem::take(&mut self.one_ended) {
+            return;
+        }
+        board.with(worker.0, |entry| {
+            for stream in entry.streams.iter().filter(|stream| stream.source.ended()) {
+                error!(worker = %worker.1, rank = stream.rank.0, "event stream's task ended by itself: its part of the index is dropped");
+                board.index.clear(Target { worker: worker.0, rank: stream.rank });
+            }
+        });
+        self.retry_at = Some(board.clock.now() + RETRY);
     }
 
     /// Stops all streams and waits for their end.
     pub(crate) async fn stop(&mut self, board: &Board, id: WorkerId) {
-        self.running.clear();
-        self.changes.clear();
-        self.model = None;
+        *self = Self::default();
         for stream in board.take_streams(id) {
             stream.source.stop().await;
         }
@@ -199,8 +252,8 @@ impl Streams {
         let changes = self.changes.iter_mut().map(|change| Box::pin(change.changed()));
         let (result, at, _) = futures_util::future::select_all(changes).await;
         if result.is_err() {
-            // The source ended: nothing more will come of it.
             self.changes.swap_remove(at);
+            self.one_ended = true;
         }
     }
 }

@@ -1,21 +1,24 @@
-//! One worker's keeper: checks it, knocks on it, follows its streams, says the verdict.
+//! One worker's keeper: looks at it, follows its streams, says the verdict.
 //!
-//! It runs until it is stopped, and owns the worker's streams: they are stopped and awaited with it.
+//! It runs until it is stopped, and owns the worker's streams: they are stopped and awaited with it. A look may take as
+//! long as its time-outs; the streams are served meanwhile.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use config::Engine;
-use kv_blocks::{BlockSize, Moment, WorkerId};
+use futures_util::future::BoxFuture;
+use kv_blocks::{BlockSize, Moment};
 use tokio::sync::{Notify, watch};
 use tracing::{info, warn};
 
 use crate::{
-    OnVerdict, RankView, WorkerState,
+    EngineLoad, OnVerdict, RankView, WorkerState,
     artefacts::ArtefactStore,
     board::{Board, Connections},
     health::{Check, Next},
-    probe::{self, Asker, HealthCheck, Identity, Trouble},
-    streams::{StreamSettings, Streams},
+    look::{Before, Discovery, Look, Looker, News, Orders, Pace},
+    probe::{self, SideAnswers, Trouble},
+    streams::Streams,
 };
 
 /// Assumed where neither configuration nor engine says: the default of the most used engine. The verdict says so.
@@ -26,46 +29,31 @@ const LEAST_BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 const LEAST_BETWEEN_STREAM_LOOKS: Duration = Duration::from_millis(20);
 /// A ready worker's verdict waits this long for its streams to come up.
 const STREAMS_COME_UP: Duration = Duration::from_secs(1);
-/// Most models whose tokenizer is looked for on one worker; an aggregator may list thousands.
-const MOST_TOKENIZERS: usize = 64;
+/// Pause before questions that a ready worker left open are asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
 /// Stands for "never" in a timer.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// What a supervisor is told about its worker.
-#[derive(Clone, Debug)]
-pub(crate) struct Orders {
-    pub(crate) id: WorkerId,
-    pub(crate) name: Arc<str>,
-    pub(crate) asker: Asker,
-    pub(crate) health_check: HealthCheck,
-    /// Whether a ready worker is checked at intervals.
-    pub(crate) checks_enabled: bool,
-    /// The configured kind.
-    pub(crate) engine: Option<Engine>,
-    /// It serves only these models.
-    pub(crate) only_models: Vec<Arc<str>>,
-    /// The configured block size.
-    pub(crate) block_size: Option<BlockSize>,
-    /// The configured number of ranks.
-    pub(crate) dp_ranks: Option<u32>,
-    pub(crate) streams: StreamSettings,
-    pub(crate) connect_timeout: Duration,
-    /// Between reads of the engine's own load.
-    pub(crate) scrape_every: Duration,
-}
 
 /// One worker's keeper.
 pub(crate) struct Supervisor {
     board: Arc<Board>,
-    artefacts: Arc<ArtefactStore>,
     on_verdict: OnVerdict,
-    orders: Orders,
+    orders: Arc<Orders>,
+    looker: Looker,
     wake: Arc<Notify>,
     streams: Streams,
     /// What the worker said about itself still holds: no outage since.
     known: bool,
+    said: SideAnswers,
+    /// When questions left open are asked again.
+    ask_again_at: Option<Moment>,
     /// A failed request asks for a look before the next one is due.
     concerned: bool,
+    /// A lost stream asks for one at once.
+    alarmed: bool,
+    look: Option<Running<Look>>,
+    /// A ready worker's load and open questions: slow answers to these hold up no look.
+    aside: Option<Running<Aside>>,
     last_look: Moment,
     last_scrape: Moment,
     last_stream_look: Moment,
@@ -74,19 +62,39 @@ pub(crate) struct Supervisor {
     ready_since: Moment,
 }
 
+/// A look under way.
+struct Running<T> {
+    /// The worker's state when it began.
+    from: WorkerState,
+    found: BoxFuture<'static, T>,
+}
+
+/// What was asked beside the looks.
+enum Aside {
+    Load(Option<EngineLoad>),
+    Identity(Result<Box<Discovery>, Trouble>),
+}
+
 impl Supervisor {
     pub(crate) fn new(board: Arc<Board>, artefacts: Arc<ArtefactStore>, on_verdict: OnVerdict, orders: Orders) -> Self {
         let wake = board.wake_of(orders.id);
         let start = Moment::START;
+        let orders = Arc::new(orders);
+        let looker = Looker { board: Arc::clone(&board), artefacts, orders: Arc::clone(&orders) };
         Self {
             board,
-            artefacts,
             on_verdict,
             orders,
+            looker,
             wake,
             streams: Streams::default(),
             known: false,
+            said: SideAnswers::default(),
+            ask_again_at: None,
             concerned: false,
+            alarmed: false,
+            look: None,
+            aside: None,
             last_look: start,
             last_scrape: start,
             last_stream_look: start,
@@ -102,43 +110,143 @@ impl Supervisor {
             _ = stop.wait_for(|stop| *stop) => {}
             () = self.keep() => {}
         }
+        (self.look, self.aside) = (None, None);
         self.streams.stop(&self.board, self.orders.id).await;
     }
 
     async fn keep(&mut self) {
         loop {
             let now = self.board.clock.now();
-            let (next, concerned) = self.board.next(self.orders.id);
-            let verdict_at = self.tell(now);
-            let mut look_at = self.last_look + self.pause(next);
-            self.concerned |= concerned;
-            if self.concerned {
-                look_at = look_at.min(self.last_look + LEAST_BETWEEN_LOOKS);
+            if self.streams.retry_at().is_some_and(|at| at <= now) {
+                self.streams.start_missing(&self.board, &self.orders.streams, (self.orders.id, &self.orders.name));
             }
-            if look_at <= now {
-                self.concerned = false;
-                match next {
-                    Next::CheckIn(_) => self.check().await,
-                    Next::KnockIn(_) => self.knock().await,
-                }
-                self.last_look = self.board.clock.now();
-                continue;
-            }
-            let scrape_at = self.scrape_at();
-            if scrape_at <= now {
-                self.scrape().await;
-                continue;
-            }
-            let until = verdict_at.into_iter().chain([look_at, scrape_at]).min().unwrap_or(look_at);
+            let due = [self.tell(now), self.begin_look(now), self.begin_aside(now), self.streams.retry_at()];
+            let until = due.into_iter().flatten().min().unwrap_or(now + NEVER);
             let streams_from = self.last_stream_look + LEAST_BETWEEN_STREAM_LOOKS;
             tokio::select! {
                 () = tokio::time::sleep(until.since(now)) => {}
                 () = self.wake.notified() => {}
+                (from, found) = ended(&mut self.look) => {
+                    self.last_look = self.board.clock.now();
+                    self.looked(from, found).await;
+                }
+                (_, found) = ended(&mut self.aside) => self.asked(found).await,
                 () = async {
                     tokio::time::sleep(streams_from.since(now)).await;
                     self.streams.changed().await;
-                } => self.look_at_streams().await,
+                } => self.look_at_streams(),
             }
+        }
+    }
+
+    /// Begins the look that is due; else answers when one is.
+    fn begin_look(&mut self, now: Moment) -> Option<Moment> {
+        let (next, concerned) = self.board.next(self.orders.id);
+        self.concerned |= concerned;
+        if self.look.is_some() {
+            return None;
+        }
+        let mut at = self.last_look + self.pause(next);
+        if self.concerned {
+            at = at.min(self.last_look + LEAST_BETWEEN_LOOKS);
+        }
+        if std::mem::take(&mut self.alarmed) {
+            at = now;
+            self.distrust();
+        }
+        if at > now {
+            return Some(at);
+        }
+        self.concerned = false;
+        let from = self.state();
+        let before = Before {
+            known: self.known,
+            ready: from == WorkerState::Ready,
+            streams_missing: self.orders.streams.wanted() && !self.streams.any(),
+            said: self.said.clone(),
+        };
+        let looker = self.looker.clone();
+        let found: BoxFuture<'static, Look> = match next {
+            Next::CheckIn(_) => Box::pin(looker.check(before)),
+            Next::KnockIn(_) => Box::pin(looker.knock(before)),
+        };
+        self.look = Some(Running { from, found });
+        None
+    }
+
+    /// Begins reading the load or asking what was left open, if due; else answers when it is.
+    fn begin_aside(&mut self, now: Moment) -> Option<Moment> {
+        let from = self.state();
+        if self.aside.is_some() || from != WorkerState::Ready || !self.known {
+            return None;
+        }
+        let scrape_at = self.scrape_at();
+        let found: BoxFuture<'static, Aside> = if self.ask_again_at.is_some_and(|at| at <= now) {
+            self.ask_again_at = None;
+            let (looker, said) = (self.looker.clone(), self.said.clone());
+            Box::pin(async move { Aside::Identity(looker.discover(&said, Pace::Thorough).await.map(Box::new)) })
+        } else if scrape_at <= now {
+            self.last_scrape = now;
+            let asker = self.orders.asker.clone();
+            Box::pin(async move { Aside::Load(probe::engine_load(&asker).await) })
+        } else {
+            return Some(self.ask_again_at.map_or(scrape_at, |at| at.min(scrape_at)));
+        };
+        self.aside = Some(Running { from, found });
+        None
+    }
+
+    /// What the worker said about itself may be over.
+    fn distrust(&mut self) {
+        self.known = false;
+        self.aside = None;
+    }
+
+    /// Takes over what a look found.
+    async fn looked(&mut self, from: WorkerState, found: Look) {
+        let id = self.orders.id;
+        let mut result = match found {
+            Look::KnockedInVain { refused } => return self.board.knocked_in_vain(id, refused),
+            Look::Checked(result) => result,
+        };
+        match result {
+            Ok(News::Identified(ref mut found)) => self.identified(found).await,
+            Ok(News::Loras(ref mut loras)) => {
+                let loras = std::mem::take(loras);
+                self.board.change(id, |entry| Arc::make_mut(&mut entry.view).loras = loras);
+            }
+            Ok(News::Nothing) | Err(_) => {}
+        }
+        let before = self.state();
+        self.board.checked(id, result.as_ref().map(drop));
+        let after = self.state();
+        match &result {
+            Err(trouble) if trouble.check == Check::Refused || after != WorkerState::Ready => self.distrust(),
+            // It failed a request while it was looked at: whoever answers next may be another process.
+            Ok(_) if from == WorkerState::Ready && after == WorkerState::Down => self.distrust(),
+            _ => {}
+        }
+        if before != WorkerState::Ready && after == WorkerState::Ready {
+            self.ready_since = self.board.clock.now();
+        }
+        // A port that answers while the checks fail is not asked in a tight loop.
+        if from == WorkerState::Down && after == WorkerState::Down && result.is_err() {
+            self.board.knocked_in_vain(id, false);
+        }
+    }
+
+    /// Takes over what was asked beside the looks.
+    async fn asked(&mut self, found: Aside) {
+        match found {
+            Aside::Load(Some(load)) => self.board.loaded(self.orders.id, load),
+            Aside::Load(None) => {}
+            Aside::Identity(Ok(mut found)) => {
+                self.identified(&mut found).await;
+                // What was left open once more is left open for a while.
+                self.ask_again_at = self.ask_again_at.map(|_| self.board.clock.now() + ASK_AGAIN);
+            }
+            // Whether it is well is for the looks to say.
+            Aside::Identity(Err(_)) => self.ask_again_at = Some(self.board.clock.now() + ASK_AGAIN),
         }
     }
 
@@ -177,163 +285,67 @@ impl Supervisor {
         None
     }
 
-    /// Opens and closes a connection. One that opens is followed by checks at once, back to back.
-    async fn knock(&mut self) {
-        let address = self.orders.asker.url().address();
-        match net::connect(&address, self.orders.connect_timeout).await {
-            Ok(open) => {
-                drop(open);
-                // Whoever answers now may be another process than the one that went down.
-                self.known = false;
-                let down_before = self.state() == WorkerState::Down;
-                self.check().await;
-                // A port that answers while the checks fail is not asked in a tight loop.
-                let still_failing = self.board.with(self.orders.id, |entry| entry.view.last_error.is_some());
-                if down_before && self.state() == WorkerState::Down && still_failing == Some(true) {
-                    self.board.knocked_in_vain(self.orders.id, false);
-                }
-            }
-            Err(error) => {
-                let refused = matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound);
-                self.board.knocked_in_vain(self.orders.id, refused);
-            }
-        }
-    }
-
-    async fn check(&mut self) {
-        let result = self.examine().await;
-        let before = self.state();
-        self.board.checked(self.orders.id, result.as_ref().copied());
-        let after = self.state();
-        if let Err(trouble) = &result
-            && (trouble.check == Check::Refused || after != WorkerState::Ready)
-        {
-            self.known = false;
-        }
-        if before != WorkerState::Ready && after == WorkerState::Ready {
-            self.ready_since = self.board.clock.now();
-        }
-    }
-
-    async fn examine(&mut self) -> Result<(), Trouble> {
-        let engine = self.orders.engine.unwrap_or(Engine::Generic);
-        self.orders.health_check.run(&self.orders.asker, engine).await?;
-        if self.known {
-            if self.state() == WorkerState::Ready {
-                self.refresh().await;
-            }
-            return Ok(());
-        }
-        let identity = probe::identify(&self.orders.asker, self.orders.engine).await?;
-        self.identified(identity).await?;
-        self.known = true;
-        Ok(())
-    }
-
-    /// Adapters come and go on a running engine: its list is read with every check. A list that cannot be read changes
-    /// nothing; one that names another base model is another engine.
-    async fn refresh(&mut self) {
-        let Ok(list) = probe::list_models(&self.orders.asker).await else { return };
-        let list = list.restricted_to(&self.orders.only_models);
-        if list.models.is_empty() && list.loras.is_empty() {
-            return;
-        }
-        let same = |entry: &crate::board::Entry| (entry.view.models == list.models, entry.view.loras == list.loras);
-        let (same_models, same_loras) = self.board.with(self.orders.id, same).unwrap_or((true, true));
-        let events_missing = self.orders.streams.wanted() && !self.streams.any();
-        if !same_models || events_missing {
-            if let Ok(identity) = probe::identify(&self.orders.asker, self.orders.engine).await {
-                let _ = self.identified(identity).await;
-            }
-        } else if !same_loras {
-            self.board.change(self.orders.id, |entry| Arc::make_mut(&mut entry.view).loras = list.loras);
-        }
-    }
-
     /// Takes over what the worker says about itself: view, tokenizers, streams.
-    async fn identified(&mut self, identity: Identity) -> Result<(), Trouble> {
-        let Orders { id, name, only_models, .. } = self.orders.clone();
-        let Identity { engine, version, list, metrics, announced } = identity;
-        let listed: Vec<_> = list.models.iter().map(|model| model.id.to_string()).collect();
-        let list = list.restricted_to(&only_models);
-        let Some(base) = list.models.first().map(|model| &model.id).or(list.loras.first().map(|lora| &lora.parent))
-        else {
-            return Err(Trouble::failed(if only_models.is_empty() {
-                "lists no model: start the engine with one, or name the models it serves under its models".to_owned()
-            } else {
-                format!(
-                    "lists {} and none of {}: correct this worker's models",
-                    listed.join(", "),
-                    only_models.join(", ")
-                )
-            }));
-        };
-        let base = Arc::clone(base);
-        let before = self
-            .board
-            .with(id, |entry| (entry.view.namespace_model.clone(), entry.artefacts.clone(), entry.view.dp_ranks()));
-        let (old_base, old_artefacts, old_ranks) = before.unwrap_or_default();
-        let mut artefacts = std::collections::HashMap::new();
-        for model in list.models.iter().take(MOST_TOKENIZERS) {
-            let found = self.artefacts.find(model, &self.orders.asker, old_artefacts.get(&model.id)).await;
-            artefacts.insert(Arc::clone(&model.id), found);
-        }
-        let told_ranks = announced.iter().flatten().map(|stream| stream.rank + 1).max().unwrap_or(0);
-        let ranks = self.orders.dp_ranks.unwrap_or_else(|| told_ranks.max(metrics.ranks).max(1));
-        let host = self.orders.asker.url().host().unwrap_or("127.0.0.1").to_owned();
-        let settings = self.orders.streams.clone();
-        let wanted = settings.find(announced.as_deref(), &host, ranks, self.orders.connect_timeout).await;
-
-        let changed = old_base.as_ref().is_some_and(|old| *old != base);
-        if changed || (old_base.is_some() && ranks != old_ranks) {
+    async fn identified(&mut self, found: &mut Discovery) {
+        let orders = Arc::clone(&self.orders);
+        let (id, name, base) = (orders.id, &orders.name, &found.base);
+        let before = self.board.with(id, |entry| (entry.view.namespace_model.clone(), entry.view.dp_ranks()));
+        let (old_base, old_ranks) = before.unwrap_or_default();
+        let changed = old_base.as_ref().is_some_and(|old| old != base);
+        if changed || (old_base.is_some() && found.ranks != old_ranks) {
             if changed {
                 warn!(worker = %name, was = old_base.as_deref(), is = %base, "serves another model now: its cache is forgotten");
             }
             self.streams.stop(&self.board, id).await;
             self.board.with(id, |entry| entry.view.targets().for_each(|target| self.board.index.clear(target)));
         }
-        let configured = self.orders.block_size;
         self.board.change(id, |entry| {
-            entry.artefacts = artefacts;
+            entry.artefacts = std::mem::take(&mut found.artefacts);
             let view = Arc::make_mut(&mut entry.view);
             let announced = entry.streams.iter().find_map(|stream| stream.source.announced_block_size());
             let announced = announced.and_then(|tokens| BlockSize::new(u64::from(tokens)).ok());
-            let size = configured.or(announced).or(metrics.block_size);
+            let metrics = found.said.metrics();
+            let size = orders.block_size.or(announced).or(metrics.and_then(|metrics| metrics.block_size));
             view.block_size_known = size.is_some();
             if let Some(size) = size {
                 view.block_size = size;
             }
-            view.engine = engine;
-            view.version = version;
-            view.models = list.models;
-            view.loras = list.loras;
-            view.namespace_model = Some(Arc::clone(&base));
-            view.ranks = vec![RankView::default(); ranks as usize];
-            view.num_blocks = metrics.num_blocks;
-            view.load = metrics.load;
+            view.engine = found.engine;
+            view.version = found.said.version().cloned();
+            view.models = std::mem::take(&mut found.list.models);
+            view.loras = std::mem::take(&mut found.list.loras);
+            view.namespace_model = Some(Arc::clone(base));
+            view.ranks = vec![RankView::default(); found.ranks as usize];
+            view.num_blocks = metrics.and_then(|metrics| metrics.num_blocks);
+            view.load = found.load.unwrap_or(view.load);
             for target in entry.view.targets() {
-                self.board.index.register(target, Arc::clone(&base));
+                self.board.index.register(target, Arc::clone(base));
             }
         });
-        if let Some(other) = self.board.disagrees(id, &base) {
+        if let Some(other) = self.board.disagrees(id, base) {
             warn!(worker = %name, %other, model = %base, "two workers serve one model with different tokenizers: the first one's is used for both");
         }
-        self.last_scrape = self.board.clock.now();
-        self.streams.run(&self.board, &settings, (id, &name), &base, wanted).await;
-        Ok(())
+        let now = self.board.clock.now();
+        if found.load.is_some() {
+            self.last_scrape = now;
+        }
+        // At once when the worker is in use: that was what the hurry was for.
+        self.ask_again_at = (!found.complete).then_some(now);
+        self.known = true;
+        self.said = found.said.clone();
+        self.streams.run(&self.board, &orders.streams, (id, name), base, std::mem::take(&mut found.streams)).await;
     }
 
     /// A stream's state, or its part of the index, changed. One that lost its connection is a death or a restart:
     /// the worker is looked at at once.
-    async fn look_at_streams(&mut self) {
+    fn look_at_streams(&mut self) {
         self.last_stream_look = self.board.clock.now();
+        self.streams.forget_ended(&self.board, (self.orders.id, &self.orders.name));
         let lost = self.board.streams_changed(self.orders.id) == Connections::Lost;
         self.learn_block_size();
         if lost && self.state() == WorkerState::Ready {
             info!(worker = %self.orders.name, "event stream lost its connection: looking at the worker");
-            self.known = false;
-            self.check().await;
-            self.last_look = self.board.clock.now();
+            self.alarmed = true;
         }
     }
 
@@ -367,11 +379,12 @@ impl Supervisor {
         let pause = if has_metrics == Some(true) { self.orders.scrape_every } else { NEVER };
         self.last_scrape + pause
     }
+}
 
-    async fn scrape(&mut self) {
-        self.last_scrape = self.board.clock.now();
-        if let Some(load) = probe::engine_load(&self.orders.asker).await {
-            self.board.loaded(self.orders.id, load);
-        }
-    }
+/// Waits for what runs; for ever if nothing does. May be dropped and called again.
+async fn ended<T>(running: &mut Option<Running<T>>) -> (WorkerState, T) {
+    let Some(Running { from, found }) = running else { return std::future::pending().await };
+    let ended = (*from, found.await);
+    *running = None;
+    ended
 }

@@ -132,7 +132,7 @@ pub struct WorkerView {
     pub models: Vec<ServedModel>,
     /// Adapters it serves.
     pub loras: Vec<ServedLora>,
-    /// The model name of its cache namespaces: the first base model it lists. Aliases of one engine share it.
+    /// The model name of its events: the first base model it lists. Aliases of one engine share it.
     pub namespace_model: Option<Arc<str>>,
     /// Phases it serves.
     pub role: Role,

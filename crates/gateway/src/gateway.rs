@@ -1,6 +1,6 @@
 //! What every request shares.
 
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZero, sync::Arc, time::Duration};
 
 use fleet::Fleet;
 use kv_blocks::HashScheme;
@@ -10,10 +10,12 @@ use routing::{
     Router,
     receipt::{DecisionIds, Ring},
 };
+use tokio::sync::Semaphore;
 
 use crate::{
     ids::Ids,
     keys::Keys,
+    load_telemetry::LoadCollector,
     metrics::Metrics,
     request::{Identify, StreamLimits},
     retry::{RetryBudget, RetryPermit, RetryRules},
@@ -31,8 +33,14 @@ pub struct Limits {
     pub max_headers: usize,
     /// Client connections open at once.
     pub max_connections: usize,
-    /// An idle connection, and a request head in the making, are given this long.
+    /// An idle connection is closed after this.
     pub keep_alive: Duration,
+    /// A request head must be complete this long after its first byte.
+    pub head_timeout: Duration,
+    /// A client that takes nothing of its reply for this long is given up.
+    pub client_stall: Duration,
+    /// Whether one line is logged for each request.
+    pub log_requests: bool,
 }
 
 /// Times and retries of one request.
@@ -104,6 +112,8 @@ impl Gateway {
     /// Puts the parts together and registers the metric families.
     pub fn new(parts: GatewayParts, registry: &mut Registry) -> Self {
         let GatewayParts { fleet, router, ring, clock, keys, limits, rules } = parts;
+        let load = LoadCollector { fleet: Arc::clone(&fleet), router: Arc::clone(&router) };
+        registry.register_collector(Box::new(load));
         let ids = Ids::new();
         Self {
             fleet,
@@ -112,7 +122,12 @@ impl Gateway {
             clock,
             keys,
             limits,
-            identify: Identify { scheme: rules.scheme, budget: rules.tokenize_budget, clock },
+            identify: Identify {
+                scheme: rules.scheme,
+                budget: rules.tokenize_budget,
+                clock,
+                seats: Arc::new(Semaphore::new(std::thread::available_parallelism().map_or(1, NonZero::get))),
+            },
             budget: RetryBudget::new(rules.retry.budget_ratio),
             rules: RequestRules {
                 timeout: rules.timeout,

@@ -6,12 +6,14 @@
 //! **Invariant**: one request path; load is held by a drop guard from the decision to the last byte; nothing is tried
 //! again once a byte has gone out.
 
+mod client_stream;
 mod gateway;
 mod health;
 mod ids;
 mod keys;
 mod lease;
 mod listener;
+mod load_telemetry;
 mod metrics;
 mod models;
 mod request;

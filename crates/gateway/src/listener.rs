@@ -9,7 +9,11 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::{Gateway, request};
+use crate::{
+    Gateway,
+    client_stream::{AnsweringBody, ClientStream},
+    request,
+};
 
 /// How a drain ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,9 +97,14 @@ async fn reached(phase: &mut watch::Receiver<Phase>, at: Phase) {
 
 async fn connection(gateway: Arc<Gateway>, stream: net::Stream, mut phase: watch::Receiver<Phase>) {
     let limits = &gateway.limits;
+    let (stream, exchange) = ClientStream::new(stream, limits.head_timeout, limits.client_stall);
     let service = service_fn(|request: Request<Incoming>| {
         let gateway = Arc::clone(&gateway);
-        async move { Ok::<_, Infallible>(request::answer(gateway, request).await) }
+        let answering = exchange.begin();
+        async move {
+            let response = request::answer(gateway, request).await;
+            Ok::<_, Infallible>(response.map(|body| AnsweringBody::new(body, answering)))
+        }
     });
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder

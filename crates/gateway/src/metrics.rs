@@ -3,7 +3,9 @@
 //! Label sets are closed: routes, outcomes, classes and reasons come from enums, and worker names from the fleet, which
 //! bounds them. Every combination known beforehand exists at 0 from the start, so rates and ratios always give data.
 
-use std::sync::atomic::AtomicU64;
+use std::{sync::atomic::AtomicU64, time::Duration};
+
+use dialect::Usage;
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -16,79 +18,79 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use routing::receipt::{AttemptClass, AttemptResult, OutcomeKind, PromptSource};
+use routing::receipt::{AttemptClass, AttemptResult, OutcomeKind, PromptSource, Timing};
 
-use crate::routes::ROUTES;
+use crate::{request::Won, routes::ROUTES};
 
 /// Labels of a request counter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct RouteOutcome {
-    pub(crate) route: &'static str,
-    pub(crate) outcome: &'static str,
+struct RouteOutcome {
+    route: &'static str,
+    outcome: &'static str,
 }
 
 /// Labels of an attempt counter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct ClassResult {
-    pub(crate) class: &'static str,
-    pub(crate) result: &'static str,
+struct ClassResult {
+    class: &'static str,
+    result: &'static str,
 }
 
 /// One label: why.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct Reason {
-    pub(crate) reason: &'static str,
+struct Reason {
+    reason: &'static str,
 }
 
 /// Labels of a decision counter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct PolicyMethod {
-    pub(crate) policy: &'static str,
-    pub(crate) method: &'static str,
+struct PolicyMethod {
+    policy: &'static str,
+    method: &'static str,
 }
 
 /// One label: the policy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct PolicyLabel {
-    pub(crate) policy: &'static str,
+struct PolicyLabel {
+    policy: &'static str,
 }
 
 /// One label: the worker's name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct Worker {
-    pub(crate) worker: String,
+struct Worker {
+    worker: String,
 }
 
 /// Labels of a worker's failure.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct WorkerReason {
-    pub(crate) worker: String,
-    pub(crate) reason: &'static str,
+struct WorkerReason {
+    worker: String,
+    reason: &'static str,
 }
 
 /// Labels of a parity counter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct WorkerResult {
-    pub(crate) worker: String,
-    pub(crate) result: &'static str,
+struct WorkerResult {
+    worker: String,
+    result: &'static str,
 }
 
 /// One label: where the identity of a prompt came from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct Source {
-    pub(crate) source: &'static str,
+struct Source {
+    source: &'static str,
 }
 
 /// One label: the stage of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct Stage {
-    pub(crate) stage: &'static str,
+struct Stage {
+    stage: &'static str,
 }
 
 /// One label: the route's path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct RouteLabel {
-    pub(crate) route: &'static str,
+struct RouteLabel {
+    route: &'static str,
 }
 
 /// Seconds, 0.1 ms to about 200 s: first tokens and whole requests.
@@ -107,25 +109,38 @@ fn ratio() -> Histogram {
 
 type Seconds<L> = Family<L, Histogram, fn() -> Histogram>;
 
+/// What is counted when a request ends.
+#[derive(Debug)]
+pub(crate) struct Settled<'a> {
+    pub(crate) route: &'static str,
+    pub(crate) kind: OutcomeKind,
+    pub(crate) took: Duration,
+    pub(crate) ttft: Option<Duration>,
+    /// `None` when no decision was made: stages that did not run are not observed.
+    pub(crate) timing: Option<&'a Timing>,
+    pub(crate) won: Option<&'a Won>,
+    pub(crate) usage: Option<Usage>,
+}
+
 /// All families of the request path.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    pub(crate) requests: Family<RouteOutcome, Counter>,
-    pub(crate) attempts: Family<ClassResult, Counter>,
-    pub(crate) shed: Family<Reason, Counter>,
-    pub(crate) decisions: Family<PolicyMethod, Counter>,
+    requests: Family<RouteOutcome, Counter>,
+    attempts: Family<ClassResult, Counter>,
+    shed: Family<Reason, Counter>,
+    decisions: Family<PolicyMethod, Counter>,
     pub(crate) panics: Counter,
-    pub(crate) upstream_failures: Family<WorkerReason, Counter>,
-    pub(crate) prompt_tokens: Family<Worker, Counter>,
-    pub(crate) predicted_cached_tokens: Family<Worker, Counter>,
-    pub(crate) actual_cached_tokens: Family<Worker, Counter>,
-    pub(crate) parity_requests: Family<WorkerResult, Counter>,
-    pub(crate) prompt_source: Family<Source, Counter>,
-    pub(crate) ttft: Seconds<Worker>,
-    pub(crate) stage: Seconds<Stage>,
-    pub(crate) decision: Seconds<PolicyLabel>,
-    pub(crate) request: Seconds<RouteLabel>,
-    pub(crate) overlap: Histogram,
+    upstream_failures: Family<WorkerReason, Counter>,
+    prompt_tokens: Family<Worker, Counter>,
+    predicted_cached_tokens: Family<Worker, Counter>,
+    actual_cached_tokens: Family<Worker, Counter>,
+    parity_requests: Family<WorkerResult, Counter>,
+    prompt_source: Family<Source, Counter>,
+    ttft: Seconds<Worker>,
+    stage: Seconds<Stage>,
+    decision: Seconds<PolicyLabel>,
+    request: Seconds<RouteLabel>,
+    overlap: Histogram,
     pub(crate) open_streams: Gauge,
     pub(crate) held_body_bytes: Gauge<i64, std::sync::atomic::AtomicI64>,
 }
@@ -180,6 +195,72 @@ impl Metrics {
         }
         metrics.start_at_zero();
         metrics
+    }
+
+    /// A placement decision was made in `us` microseconds.
+    pub(crate) fn decided(&self, policy: &'static str, method: &'static str, us: f64) {
+        self.decisions.get_or_create(&PolicyMethod { policy, method }).inc();
+        self.decision.get_or_create(&PolicyLabel { policy }).observe(us / 1e6);
+    }
+
+    /// An attempt ended.
+    pub(crate) fn attempted(&self, class: &'static str, result: &'static str) {
+        self.attempts.get_or_create(&ClassResult { class, result }).inc();
+    }
+
+    /// A worker failed a request.
+    pub(crate) fn worker_failed(&self, worker: &str, reason: &'static str) {
+        self.upstream_failures.get_or_create(&WorkerReason { worker: worker.to_owned(), reason }).inc();
+    }
+
+    /// A request was turned away.
+    pub(crate) fn shed(&self, reason: &'static str) {
+        self.shed.get_or_create(&Reason { reason }).inc();
+    }
+
+    /// A prompt's identity was found.
+    pub(crate) fn identified(&self, source: &'static str) {
+        self.prompt_source.get_or_create(&Source { source }).inc();
+    }
+
+    /// A request ended.
+    pub(crate) fn settled(&self, settled: &Settled<'_>) {
+        let route = settled.route;
+        self.requests.get_or_create(&RouteOutcome { route, outcome: settled.kind.as_str() }).inc();
+        self.request.get_or_create(&RouteLabel { route }).observe(settled.took.as_secs_f64());
+        if let Some(timing) = settled.timing {
+            for (stage, us) in [
+                ("accept", timing.accept),
+                ("render", timing.render),
+                ("tokenize", timing.tokenize),
+                ("hash", timing.hash),
+                ("lookup", timing.lookup),
+                ("decide", timing.decide),
+            ] {
+                self.stage.get_or_create(&Stage { stage }).observe(us / 1e6);
+            }
+        }
+        let Some(won) = settled.won else { return };
+        let worker = Worker { worker: won.worker.to_string() };
+        if let Some(ttft) = settled.ttft {
+            self.ttft.get_or_create(&worker).observe(ttft.as_secs_f64());
+        }
+        let Some(usage) = settled.usage else { return };
+        self.prompt_tokens.get_or_create(&worker).inc_by(u64::from(usage.prompt_tokens));
+        let predicted = won.predicted_cached_tokens;
+        if usage.prompt_tokens > 0 {
+            self.overlap.observe((f64::from(predicted) / f64::from(usage.prompt_tokens)).min(1.0));
+        }
+        // Counted only where both are known, so that the two totals can be compared.
+        let Some(actual) = usage.cached_tokens else { return };
+        self.predicted_cached_tokens.get_or_create(&worker).inc_by(u64::from(predicted));
+        self.actual_cached_tokens.get_or_create(&worker).inc_by(u64::from(actual));
+        let result = match predicted.cmp(&actual) {
+            std::cmp::Ordering::Equal => "exact",
+            std::cmp::Ordering::Greater => "over",
+            std::cmp::Ordering::Less => "under",
+        };
+        self.parity_requests.get_or_create(&WorkerResult { worker: worker.worker, result }).inc();
     }
 
     fn start_at_zero(&self) {

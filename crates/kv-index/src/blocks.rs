@@ -1,16 +1,24 @@
 //! The table of blocks that somebody holds.
 
-use std::collections::HashMap;
-
 use kv_blocks::{SequenceHash, Tier};
 
-use crate::{owner::OwnerId, spaces::SpaceId};
+use crate::{
+    owner::OwnerId,
+    parted::{Parted, Spread},
+    spaces::SpaceId,
+};
 
 /// A block within its namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct BlockKey {
     pub(crate) space: SpaceId,
     pub(crate) hash: SequenceHash,
+}
+
+impl Spread for BlockKey {
+    fn spread(&self) -> u64 {
+        self.hash.0 ^ u64::from(self.space.number())
+    }
 }
 
 /// The tiers in which one owner has a block.
@@ -83,27 +91,44 @@ pub(crate) struct Change {
 }
 
 /// All blocks that somebody holds.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Blocks {
-    blocks: HashMap<BlockKey, Block>,
+    blocks: Parted<BlockKey, Block>,
+    distinct: u64,
     memberships: u64,
 }
 
+/// Bytes of the budget per part: about a thousand blocks.
+const PART_BYTES: u64 = 128 << 10;
+
 impl Blocks {
+    /// An empty table that may grow to `budget` bytes.
+    pub(crate) fn new(budget: u64) -> Self {
+        // Beyond 128 GiB parts grow larger rather than more: an empty part takes memory too.
+        let parts = usize::try_from((budget / PART_BYTES).clamp(64, 1 << 20)).expect("clamped");
+        Self { blocks: Parted::new(parts), distinct: 0, memberships: 0 }
+    }
+
     pub(crate) fn get(&self, key: BlockKey) -> Option<&Block> {
         self.blocks.get(&key)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&BlockKey, &Block)> {
-        self.blocks.iter()
+    /// How many parts there are; a block stays in its part.
+    pub(crate) fn parts(&self) -> usize {
+        self.blocks.parts()
+    }
+
+    pub(crate) fn part(&self, part: usize) -> impl Iterator<Item = (&BlockKey, &Block)> {
+        self.blocks.part(part)
     }
 
     pub(crate) fn insert(&mut self, key: BlockKey, place: Place, owner: OwnerId, tier: Tier) -> Change {
         let mut change = Change::default();
-        let block = self.blocks.entry(key).or_insert_with(|| {
+        let block = self.blocks.get_or_insert_with(key, || {
             change.block = true;
             Block { parent: place.parent, depth: place.depth, holders: Vec::with_capacity(1) }
         });
+        self.distinct += u64::from(change.block);
         let at = block.place(owner).unwrap_or_else(|at| {
             self.memberships += 1;
             block.holders.insert(at, (owner, Tiers::default()));
@@ -127,6 +152,7 @@ impl Blocks {
             self.memberships -= 1;
             if block.holders.is_empty() {
                 self.blocks.remove(&key);
+                self.distinct -= 1;
                 change.block = true;
             }
         }
@@ -134,7 +160,7 @@ impl Blocks {
     }
 
     pub(crate) fn distinct(&self) -> u64 {
-        self.blocks.len() as u64
+        self.distinct
     }
 
     pub(crate) fn memberships(&self) -> u64 {

@@ -6,9 +6,9 @@ use kv_blocks::{HashScheme, IndexUpdate, Moment, Namespace, SequenceHash, Target
 use parking_lot::RwLock;
 
 use crate::{
-    Applied, DumpRow, IndexStats, Overlap, TargetDigest,
+    Applied, DumpPlace, DumpRow, IndexStats, Overlap, Promised, TargetDigest,
     predictions::{Kind, Promise},
-    state::State,
+    state::{Clearing, State},
 };
 
 /// How an index is built.
@@ -59,7 +59,8 @@ impl Default for IndexSettings {
 /// ```
 #[derive(Debug)]
 pub struct KvIndex {
-    // One lock: exact and simple. Lookups share it, updates hold it for one event.
+    // One lock: exact and simple. Lookups share it, updates hold it for one event; whatever goes through many entries
+    // takes it again for every few thousand of them.
     state: RwLock<State>,
 }
 
@@ -72,27 +73,48 @@ impl KvIndex {
     /// Says which model a target serves; stores of targets without one are ignored. A target that changes its model
     /// forgets what it held.
     pub fn register(&self, target: Target, model: Arc<str>) {
+        // While it is being cleared it serves no model, so that no store of the old one comes in between.
+        if self.state.write().unregister_other(target, &model) {
+            self.clear(target);
+        }
         self.state.write().register(target, model);
     }
 
     /// Applies one update of a target's stream.
     pub fn apply(&self, target: Target, update: &IndexUpdate) -> Applied {
-        let mut state = self.state.write();
         match update {
-            IndexUpdate::Stored(stored) => state.store(target, stored),
-            IndexUpdate::Removed(removed) => state.remove(target, removed),
-            IndexUpdate::Cleared => state.clear_tier(target, Tier::Device),
+            IndexUpdate::Stored(stored) => self.state.write().store(target, stored),
+            IndexUpdate::Removed(removed) => self.state.write().remove(target, removed),
+            IndexUpdate::Cleared => {
+                self.step_by_step(|state, step| state.clear_tier(target, Tier::Device, step));
+                Applied { applied: 1, ..Applied::default() }
+            }
         }
     }
 
     /// Forgets everything a target holds or is expected to hold; its registration stays.
+    ///
+    /// Lookups and updates get in between, and see a target that holds less and less. What is stored there meanwhile may
+    /// be forgotten too.
     pub fn clear(&self, target: Target) {
-        self.state.write().clear(target);
+        self.step_by_step(|state, step| state.clear(target, step));
     }
 
     /// Forgets a worker with all its ranks and their registrations.
     pub fn remove_worker(&self, worker: WorkerId) {
-        self.state.write().remove_worker(worker);
+        let ranks = self.state.read().ranks(worker);
+        for target in ranks {
+            self.clear(target);
+            self.state.write().forget(target);
+        }
+    }
+
+    /// Forgets in steps, with the lock free between two of them.
+    fn step_by_step(&self, step: impl Fn(&mut State, Clearing) -> Option<Clearing>) {
+        let mut next = Some(Clearing::Begin);
+        while let Some(now) = next {
+            next = step(&mut self.state.write(), now);
+        }
     }
 
     /// Every target that holds at least the first block of `chain`, in the order of targets.
@@ -102,22 +124,45 @@ impl KvIndex {
 
     /// Expects `chain` on `target` until `now + ttl`, because a request was just sent there whose events will confirm
     /// it. Blocks the target is known to hold are left alone.
-    pub fn speculate(&self, target: Target, namespace: &Namespace, chain: &[SequenceHash], now: Moment, ttl: Duration) {
+    pub fn speculate(
+        &self,
+        target: Target,
+        namespace: &Namespace,
+        chain: &[SequenceHash],
+        now: Moment,
+        ttl: Duration,
+    ) -> Promised {
         let promise = Promise { kind: Kind::Speculative, expires: now + ttl };
-        self.state.write().promise(target, namespace, chain, now, promise);
+        self.state.write().promise(target, namespace, chain, now, promise)
     }
 
     /// The same for a target without trustworthy events: nothing will confirm it, so `ttl` is longer. Only the statistics
     /// tell the two apart.
-    pub fn predict(&self, target: Target, namespace: &Namespace, chain: &[SequenceHash], now: Moment, ttl: Duration) {
+    pub fn predict(
+        &self,
+        target: Target,
+        namespace: &Namespace,
+        chain: &[SequenceHash],
+        now: Moment,
+        ttl: Duration,
+    ) -> Promised {
         let promise = Promise { kind: Kind::Predicted, expires: now + ttl };
-        self.state.write().promise(target, namespace, chain, now, promise);
+        self.state.write().promise(target, namespace, chain, now, promise)
+    }
+
+    /// Takes back what [`KvIndex::speculate`] or [`KvIndex::predict`] entered, because the request was not taken there.
+    /// What was confirmed since, or renewed for another request, stays.
+    pub fn retract(&self, promised: Promised) {
+        let mut stamps = promised.stamps;
+        while !stamps.is_empty() {
+            stamps = self.state.write().retract(stamps);
+        }
     }
 
     /// Forgets unconfirmed entries whose time is over. Lookups do not count them in any case: this is for the memory, and
-    /// for [`KvIndex::stats`].
+    /// for [`KvIndex::stats`]. Also ends a pruning that is under way.
     pub fn expire(&self, now: Moment) {
-        self.state.write().expire(now);
+        while self.state.write().tidy(now) {}
     }
 
     /// Confirmed blocks of a target per tier, in the order of [`Tier::ALL`]; a block in two tiers counts in both.
@@ -135,8 +180,18 @@ impl KvIndex {
         self.state.read().digest()
     }
 
-    /// Hands every confirmed membership to `row`, in no particular order. Updates wait meanwhile.
-    pub fn dump(&self, row: &mut dyn FnMut(DumpRow<'_>)) {
-        self.state.read().dump(row);
+    /// The next of the confirmed memberships, in no particular order; `None` after the last. Begin with
+    /// `DumpPlace::default()` and go on until then.
+    ///
+    /// Each call takes the lock for about a thousand blocks and gives it back, so a dump in pieces is not one instant:
+    /// what is there from beginning to end comes exactly once, what changes meanwhile may come or not.
+    pub fn dump(&self, place: &mut DumpPlace) -> Option<Vec<DumpRow>> {
+        loop {
+            let rows = self.state.read().dump(place.part)?;
+            place.part += 1;
+            if !rows.is_empty() {
+                return Some(rows);
+            }
+        }
     }
 }

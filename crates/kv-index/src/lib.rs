@@ -4,6 +4,9 @@
 //! each target holds. Blocks are keyed by our own hashes over tokens inside a namespace; what an engine calls them only
 //! resolves parents and removals of that same target.
 //!
+//! One lock guards it all. Whatever could take long (a dump, forgetting a big target, pruning) takes it for a few
+//! thousand entries at a time, so that lookups never wait for more than that.
+//!
 //! The index does not know about sockets, sequence numbers or time: a moment comes in with every call that needs one.
 //!
 //! **Invariant**: a target is never credited with a block its own stream did not announce, unless the entry is marked as
@@ -16,10 +19,12 @@
 mod blocks;
 mod index;
 mod owner;
+mod parted;
 mod predictions;
 mod report;
 mod spaces;
 mod state;
 
 pub use index::{IndexSettings, KvIndex};
-pub use report::{Applied, DumpRow, IndexStats, Overlap, TargetDigest, TierBlocks};
+pub use predictions::Promised;
+pub use report::{Applied, DumpPlace, DumpRow, IndexStats, Overlap, TargetDigest, TierBlocks};

@@ -7,7 +7,10 @@ use std::{
 
 use kv_blocks::{BlockSize, EngineHash, Target, Tier};
 
-use crate::blocks::BlockKey;
+use crate::{
+    blocks::BlockKey,
+    parted::{Parted, Spread},
+};
 
 /// Number of a target while the index knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -19,6 +22,18 @@ const DEPARTED_NAMES: usize = 4096;
 
 /// Block sizes one target may announce: its own, and those of the stores attached to it.
 pub(crate) const MAX_BLOCK_SIZES: usize = 8;
+
+/// Parts of one target's names: of a million names about four thousand each.
+const NAME_PARTS: usize = 256;
+
+/// What an engine calls a block.
+pub(crate) type Name = (EngineHash, BlockSize);
+
+impl Spread for Name {
+    fn spread(&self) -> u64 {
+        self.0.0
+    }
+}
 
 /// What an engine's name stands for. Names are kept per block size, because an attached store may name chunks of another
 /// size by the same hash.
@@ -41,10 +56,10 @@ pub(crate) struct Owner {
     pub(crate) target: Target,
     pub(crate) model: Option<Arc<str>>,
     pub(crate) content: [Content; Tier::ALL.len()],
-    pub(crate) aliases: HashMap<(EngineHash, BlockSize), Alias>,
+    pub(crate) aliases: Parted<Name, Alias>,
     block_sizes: Vec<BlockSize>,
     /// Bounded: when full the oldest is forgotten.
-    departed: VecDeque<(EngineHash, BlockSize)>,
+    departed: VecDeque<Name>,
 }
 
 impl Owner {
@@ -53,7 +68,7 @@ impl Owner {
             target,
             model: None,
             content: Default::default(),
-            aliases: HashMap::new(),
+            aliases: Parted::new(NAME_PARTS),
             block_sizes: Vec::new(),
             departed: VecDeque::new(),
         }
@@ -78,16 +93,20 @@ impl Owner {
     }
 
     /// Notes that a name's block left; returns a name that need not be kept any longer.
-    pub(crate) fn depart(&mut self, hash: EngineHash, size: BlockSize) -> Option<(EngineHash, BlockSize)> {
+    pub(crate) fn depart(&mut self, hash: EngineHash, size: BlockSize) -> Option<Name> {
         self.departed.push_back((hash, size));
         if self.departed.len() > DEPARTED_NAMES { self.departed.pop_front() } else { None }
     }
 
-    /// Forgets all names; returns them.
-    pub(crate) fn forget_names(&mut self) -> HashMap<(EngineHash, BlockSize), Alias> {
+    /// The names of one part.
+    pub(crate) fn names(&self, part: usize) -> Vec<(Name, Alias)> {
+        self.aliases.part(part).map(|(name, alias)| (*name, *alias)).collect()
+    }
+
+    /// Starts anew with block sizes and departed names. Every alias must be dropped then.
+    pub(crate) fn forget_habits(&mut self) {
         self.block_sizes.clear();
         self.departed.clear();
-        std::mem::take(&mut self.aliases)
     }
 }
 

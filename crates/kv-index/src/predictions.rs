@@ -1,6 +1,9 @@
 //! Blocks a target is expected to hold although its stream has not said so.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ops::Range,
+};
 
 use kv_blocks::Moment;
 
@@ -22,6 +25,14 @@ pub(crate) struct Promise {
     pub(crate) expires: Moment,
 }
 
+/// What one call of [`crate::KvIndex::speculate`] or [`crate::KvIndex::predict`] entered or renewed; for
+/// [`crate::KvIndex::retract`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Promised {
+    /// Stamps are never used twice, so they find what is still as this call left it, and nothing else.
+    pub(crate) stamps: Range<u64>,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     owner: OwnerId,
@@ -35,6 +46,7 @@ pub(crate) struct Predictions {
     by_block: HashMap<BlockKey, Vec<Entry>>,
     by_age: BTreeMap<u64, (BlockKey, OwnerId)>,
     by_end: BTreeSet<(Moment, u64)>,
+    by_owner: HashMap<OwnerId, u64>,
     stamps: u64,
     speculative: u64,
 }
@@ -42,10 +54,16 @@ pub(crate) struct Predictions {
 impl Predictions {
     /// Numbers for `count` entries of one chain. The front of a chain is worth more than its end, so it counts as
     /// younger and is pruned later.
-    pub(crate) fn stamps(&mut self, count: usize) -> impl Iterator<Item = u64> + use<> {
+    /// They are to be given out from the last to the first.
+    pub(crate) fn stamps(&mut self, count: usize) -> Range<u64> {
         let first = self.stamps;
         self.stamps += count as u64;
-        (first..self.stamps).rev()
+        first..self.stamps
+    }
+
+    /// The stamp that the next entry will get: all there is bears a lower one.
+    pub(crate) fn next_stamp(&self) -> u64 {
+        self.stamps
     }
 
     pub(crate) fn contains(&self, key: BlockKey, owner: OwnerId) -> bool {
@@ -60,6 +78,7 @@ impl Predictions {
         }
         self.by_block.entry(key).or_default().push(Entry { owner, promise, stamp });
         self.by_age.insert(stamp, (key, owner));
+        *self.by_owner.entry(owner).or_default() += 1;
         self.by_end.insert((promise.expires, stamp));
         self.speculative += u64::from(promise.kind == Kind::Speculative);
     }
@@ -87,9 +106,22 @@ impl Predictions {
         Some(key)
     }
 
-    /// The blocks expected of an owner.
-    pub(crate) fn of(&self, owner: OwnerId) -> Vec<BlockKey> {
-        self.by_age.values().filter(|(_, holder)| *holder == owner).map(|(key, _)| *key).collect()
+    /// Removes the entry that bears `stamp`; returns its block. There is none when somebody renewed it since, and when it
+    /// was confirmed, pruned or expired.
+    pub(crate) fn remove_stamped(&mut self, stamp: u64) -> Option<BlockKey> {
+        let (key, owner) = *self.by_age.get(&stamp)?;
+        self.take(key, owner);
+        Some(key)
+    }
+
+    /// Whether anything is expected of an owner.
+    pub(crate) fn any_of(&self, owner: OwnerId) -> bool {
+        self.by_owner.contains_key(&owner)
+    }
+
+    /// The first `most` entries with stamps in `range`, by stamp, each with its owner.
+    pub(crate) fn stamped(&self, range: Range<u64>, most: usize) -> Vec<(u64, OwnerId)> {
+        self.by_age.range(range).take(most).map(|(stamp, (_, owner))| (*stamp, *owner)).collect()
     }
 
     /// Owners expected to hold a block.
@@ -114,6 +146,12 @@ impl Predictions {
             self.by_block.remove(&key);
         }
         self.by_age.remove(&entry.stamp);
+        if let Some(count) = self.by_owner.get_mut(&owner) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_owner.remove(&owner);
+            }
+        }
         self.by_end.remove(&(entry.promise.expires, entry.stamp));
         self.speculative -= u64::from(entry.promise.kind == Kind::Speculative);
         Some(entry)

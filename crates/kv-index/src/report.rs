@@ -1,5 +1,7 @@
 //! What the index answers.
 
+use std::sync::Arc;
+
 use kv_blocks::{Namespace, SequenceHash, Target, Tier};
 
 /// What one update did, in blocks.
@@ -91,12 +93,12 @@ pub struct TargetDigest {
 }
 
 /// One membership.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DumpRow<'a> {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DumpRow {
     /// The block's namespace.
-    pub namespace: &'a Namespace,
+    pub namespace: Arc<Namespace>,
     /// Digest of the salt, 16 hex digits: the salt itself is a secret.
-    pub salt_digest: Option<&'a str>,
+    pub salt_digest: Option<Arc<str>>,
     /// Who holds it.
     pub target: Target,
     /// Where.
@@ -107,4 +109,11 @@ pub struct DumpRow<'a> {
     pub hash: SequenceHash,
     /// The block in front of it; `None` at depth 0.
     pub parent: Option<SequenceHash>,
+}
+
+/// How far a dump has come; the default is its beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DumpPlace {
+    /// The next part.
+    pub(crate) part: usize,
 }

@@ -13,13 +13,19 @@ use xxhash_rust::xxh3::xxh3_64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SpaceId(u32);
 
+impl SpaceId {
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
+}
+
 /// A namespace in use.
 #[derive(Debug)]
 pub(crate) struct Space {
     pub(crate) namespace: Arc<Namespace>,
     /// The same on every machine.
     pub(crate) digest: u64,
-    pub(crate) salt_digest: Option<String>,
+    pub(crate) salt_digest: Option<Arc<str>>,
     uses: u64,
     bytes: u64,
 }
@@ -117,10 +123,10 @@ fn digest(namespace: &Namespace) -> u64 {
     xxh3_64(&bytes)
 }
 
-fn salt_digest(salt: &str) -> String {
+fn salt_digest(salt: &str) -> Arc<str> {
     let mut hex = String::new();
     for byte in &Sha256::digest(salt.as_bytes())[..8] {
         write!(hex, "{byte:02x}").expect("writing to memory does not fail");
     }
-    hex
+    hex.into()
 }

@@ -13,7 +13,7 @@ use kv_blocks::{
     BlockSize, DpRank, EngineHash, HashScheme, Identity, IndexUpdate, Moment, Namespace, Removed, SequenceHash, Stored,
     Target, Tier, WorkerId,
 };
-use kv_index::{IndexSettings, KvIndex, Overlap, TierBlocks};
+use kv_index::{DumpPlace, IndexSettings, KvIndex, Overlap, TierBlocks};
 use proptest::{collection::vec, prelude::*};
 
 /// One token a block, two tokens in the world, sequences up to six blocks: few enough to meet again and again.
@@ -210,10 +210,11 @@ fn compare(index: &KvIndex, model: &Model, now: Moment) -> Result<(), TestCaseEr
         prop_assert_eq!(index.lookup(&namespace(), &chain(&prefix), now), model.lookup(&prefix));
     }
     let mut rows = BTreeSet::new();
-    index.dump(&mut |row| {
+    let mut place = DumpPlace::default();
+    for row in std::iter::from_fn(|| index.dump(&mut place)).flatten() {
         let new = rows.insert((row.target, row.hash, row.tier, row.depth, row.parent));
         assert!(new, "a row twice");
-    });
+    }
     let wanted = model.held.iter().flat_map(|((number, prefix), tiers)| {
         let chain = chain(prefix);
         let depth = prefix.len() - 1;

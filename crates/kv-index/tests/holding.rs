@@ -2,14 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use contract_id::contract;
 use kv_blocks::{
     BlockSize, DpRank, EngineHash, HashScheme, Identity, IndexUpdate, Moment, Namespace, Removed, SequenceHash, Stored,
     Target, Tier, WorkerId,
 };
-use kv_index::{Applied, IndexSettings, KvIndex, TierBlocks};
+use kv_index::{Applied, DumpPlace, DumpRow, IndexSettings, KvIndex, TierBlocks};
 
 const NOW: Moment = Moment::START;
 
@@ -73,6 +73,11 @@ fn put(index: &KvIndex, worker: u32, stored: Stored) -> Applied {
 fn held(index: &KvIndex, worker: u32, namespace: &Namespace, blocks: u32) -> TierBlocks {
     let overlaps = index.lookup(namespace, &chain(blocks), NOW);
     overlaps.iter().find(|overlap| overlap.target == target(worker)).map_or(TierBlocks::default(), |found| found.blocks)
+}
+
+fn dump(index: &KvIndex) -> Vec<DumpRow> {
+    let mut place = DumpPlace::default();
+    std::iter::from_fn(|| index.dump(&mut place)).flatten().collect()
 }
 
 #[test]
@@ -324,7 +329,7 @@ fn unconfirmed_entries_are_no_content() {
     assert_eq!((index.stats().predicted, index.stats().speculative), (3, 0));
     assert!(index.digest().is_empty());
     assert_eq!(index.blocks_per_tier(target(0)), [0; 4]);
-    index.dump(&mut |row| panic!("{row:?}"));
+    assert_eq!(dump(&index), []);
     // Prediction needs no registration: such workers have no stream.
     index.predict(target(8), &plain(), &chain(1), NOW, Duration::from_secs(120));
     assert_eq!(held(&index, 8, &plain(), 1).speculative, 1);
@@ -389,17 +394,96 @@ fn a_dump_shows_chains_and_hides_salts() {
     let index = index();
     put(&index, 0, Stored { salt: Some(Arc::from("secret")), ..store(0..2) });
     let mut rows = Vec::new();
-    index.dump(&mut |row| {
-        assert!(!row.salt_digest.unwrap().contains("secret"));
-        assert_eq!(row.salt_digest.unwrap().len(), 16);
+    for row in dump(&index) {
+        let digest = row.salt_digest.unwrap();
+        assert!(!digest.contains("secret"));
+        assert_eq!(digest.len(), 16);
         rows.push((row.depth, row.hash, row.parent, row.tier, row.target));
-    });
+    }
     rows.sort_unstable();
     let chain = chain(2);
     assert_eq!(
         rows,
         [(0, chain[0], None, Tier::Device, target(0)), (1, chain[1], Some(chain[0]), Tier::Device, target(0)),]
     );
+}
+
+#[test]
+fn a_dump_comes_in_small_pieces_and_lets_updates_in_between() {
+    let index = index();
+    put(&index, 0, store(0..20_000));
+    let mut place = DumpPlace::default();
+    let mut seen = HashMap::new();
+    let (mut next, mut pieces) = (20_000, 0);
+    while let Some(rows) = index.dump(&mut place) {
+        pieces += 1;
+        assert!(rows.len() < 200, "{}", rows.len());
+        for row in rows {
+            *seen.entry(row.hash).or_insert(0) += 1;
+        }
+        // Blocks come and go meanwhile: the even ones of the first thousand leave, others join at the end.
+        if pieces <= 500 {
+            index.apply(target(0), &remove(&[2 * pieces], Tier::Device));
+            put(&index, 0, store(next..next + 5));
+            next += 5;
+        }
+    }
+    assert!(seen.values().all(|times| *times == 1), "nothing comes twice");
+    let stayed = chain(20_000).into_iter().enumerate().filter(|(block, _)| *block >= 1000 || block % 2 == 0);
+    assert!(stayed.into_iter().all(|(_, hash)| seen.contains_key(&hash)), "nothing that stayed is missing");
+}
+
+#[test]
+fn what_a_refused_request_promised_is_taken_back() {
+    let index = index();
+    let ttl = Duration::from_secs(120);
+    let promised = index.predict(target(0), &plain(), &chain(6), NOW, ttl);
+    put(&index, 0, store(0..2));
+    index.retract(promised.clone());
+    // What the engine has said stays.
+    assert_eq!(held(&index, 0, &plain(), 6), TierBlocks { device: 2, ..TierBlocks::default() });
+    assert_eq!(index.stats().predicted, 0);
+    // Once more changes nothing, not even what came in since.
+    index.predict(target(0), &plain(), &chain(6), NOW, ttl);
+    index.retract(promised);
+    assert_eq!(held(&index, 0, &plain(), 6).speculative, 4);
+}
+
+#[test]
+fn what_another_request_renewed_stays_when_the_first_one_is_refused() {
+    let index = index();
+    let ttl = Duration::from_secs(2);
+    let long = index.speculate(target(0), &plain(), &chain(6), NOW, ttl);
+    let short = index.speculate(target(0), &plain(), &chain(3), NOW, ttl);
+    index.speculate(target(1), &plain(), &chain(6), NOW, ttl);
+    index.retract(long);
+    assert_eq!([0, 1].map(|worker| held(&index, worker, &plain(), 6).speculative), [3, 6]);
+    // All of a burst refused, in the order it was sent: nothing stays.
+    index.retract(short);
+    assert_eq!([0, 1].map(|worker| held(&index, worker, &plain(), 6).speculative), [0, 6]);
+}
+
+#[test]
+fn a_big_target_is_forgotten_whole_and_nobody_else_with_it() {
+    let index = index();
+    let ttl = Duration::from_secs(120);
+    for worker in 0..2 {
+        put(&index, worker, store(0..10_000));
+        put(&index, worker, Stored { tier: Tier::Host, ..store(0..3) });
+        let other = salted("s");
+        for from in 0..20 {
+            index.predict(target(worker), &other, &chain(20_000)[from * 1000..][..1000], NOW, ttl);
+        }
+    }
+    index.apply(target(0), &IndexUpdate::Cleared);
+    assert_eq!(index.blocks_per_tier(target(0)), [0, 3, 0, 0]);
+    assert_eq!(index.stats().predicted, 20_000);
+    index.clear(target(0));
+    assert_eq!(index.blocks_per_tier(target(0)), [0; 4]);
+    assert_eq!(index.blocks_per_tier(target(1)), [10_000, 3, 0, 0]);
+    index.remove_worker(WorkerId(1));
+    let stats = index.stats();
+    assert_eq!((stats.bytes, stats.memberships, stats.predicted), (0, 0, 0));
 }
 
 #[test]

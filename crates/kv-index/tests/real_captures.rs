@@ -13,7 +13,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use contract_id::contract;
 use kv_blocks::{BlockSize, DpRank, HashScheme, Moment, SequenceHash, Target, WorkerId};
 use kv_events::{Action, Input, Sequencer, SequencerSettings, frames};
-use kv_index::{IndexSettings, KvIndex};
+use kv_index::{DumpPlace, IndexSettings, KvIndex};
 use serde_json::Value;
 
 /// What a plain reading of the capture knows of one block of one engine.
@@ -116,11 +116,12 @@ fn memberships_equal_what_the_frames_imply() {
         let (index, engines) = replay(file);
         let mut rows: BTreeMap<Target, BTreeSet<_>> = BTreeMap::new();
         let mut salts = BTreeMap::new();
-        index.dump(&mut |row| {
+        let mut place = DumpPlace::default();
+        for row in std::iter::from_fn(|| index.dump(&mut place)).flatten() {
             let salt = row.namespace.salt.as_deref().map(String::from);
-            salts.insert(salt.clone(), row.salt_digest.map(String::from));
+            salts.insert(salt.clone(), row.salt_digest.as_deref().map(String::from));
             rows.entry(row.target).or_default().insert((salt, row.hash));
-        });
+        }
         assert!(!engines.is_empty());
         for (target, reading) in &engines {
             let want = reading.held();

@@ -109,9 +109,26 @@ impl WorkerUrl {
         }
     }
 
-    /// What a worker without a configured name is called: `host:port`, or `unix:/path`.
+    /// Where it is, as messages say it: `host:port`, or `unix:/path`.
     pub fn display_name(&self) -> String {
         self.address.to_string()
+    }
+
+    /// What a worker without a configured name is called: `host:port`, or `unix:` and the path with `-` for `/`, which
+    /// has a meaning of its own behind a worker's name.
+    ///
+    /// ```
+    /// let url: net::WorkerUrl = "unix:///run/vllm/0.sock".parse()?;
+    /// assert_eq!(url.worker_name(), "unix:run-vllm-0.sock");
+    /// # Ok::<(), net::WorkerUrlError>(())
+    /// ```
+    pub fn worker_name(&self) -> String {
+        match &self.address {
+            Address::Tcp { .. } => self.address.to_string(),
+            Address::Unix(path) => {
+                format!("unix:{}", path.to_string_lossy().trim_start_matches('/').replace('/', "-"))
+            }
+        }
     }
 
     /// The value of the `Host` header: `host:port`, and `localhost` behind a unix socket.

@@ -24,6 +24,8 @@ pub struct ChatRequest<'a> {
     pub chat_template: Option<&'a str>,
     /// An object of variables for the template.
     pub chat_template_kwargs: Option<&'a str>,
+    /// How much the model shall reason: a word.
+    pub reasoning_effort: Option<&'a str>,
     /// Ends with the lead-in of the reply. Engines default to true.
     pub add_generation_prompt: bool,
     /// Leaves the last message open.
@@ -76,6 +78,11 @@ pub(crate) fn render(
         }
         variables.insert(name, value);
     }
+    if let Some(effort) = reasoning_effort(chat)? {
+        // What the client says of thinking itself wins. Engines from before May 2026 pass on the effort only.
+        variables.entry("enable_thinking").or_insert((effort != "none").into());
+        variables.insert("reasoning_effort".into(), effort.into());
+    }
     let documents = chat.documents.map(|documents| json("documents", documents)).transpose()?;
     variables.insert("documents".into(), documents.unwrap_or(Value::Null));
     variables.insert("tools".into(), tools.map_or(Value::Null, Value::Array));
@@ -88,6 +95,10 @@ pub(crate) fn render(
 
 fn json<T: serde::de::DeserializeOwned>(field: &'static str, text: &str) -> Result<T, PromptError> {
     serde_json::from_str(text).map_err(|error| PromptError::Json { field, reason: error.to_string() })
+}
+
+fn reasoning_effort(chat: &ChatRequest<'_>) -> Result<Option<String>, PromptError> {
+    Ok(chat.reasoning_effort.map(|effort| json::<Option<String>>("reasoning_effort", effort)).transpose()?.flatten())
 }
 
 fn unsupported(what: impl Into<String>) -> PromptError {

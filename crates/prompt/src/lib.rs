@@ -18,3 +18,4 @@ pub use artefacts::{Artefacts, LoadError, TemplateSource};
 pub use chat::ChatRequest;
 pub use identity::{chat_identity, estimate_tokens, text_identity};
 pub use model::{PromptError, PromptModel, Rendered};
+pub use tokenizer::sample_text;

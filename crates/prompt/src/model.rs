@@ -10,7 +10,7 @@ use crate::{
     artefacts::{TokenizerConfig, digest},
     chat,
     template::ChatTemplates,
-    tokenizer::Tokenizer,
+    tokenizer::{Encoded, Tokenizer},
 };
 
 /// A tokenizer with its chat template. Made once per model and shared: every method takes `&self`.
@@ -107,7 +107,25 @@ impl PromptModel {
 
     /// Token ids of a text. Engines add special tokens to plain prompts and not to chats, unless told otherwise.
     pub fn text_tokens(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, PromptError> {
-        self.tokenizer.encode(text, add_special_tokens)
+        self.tokenizer.encode(text, add_special_tokens).map(|encoded| encoded.tokens)
+    }
+
+    /// As [`Self::text_tokens`], and how many of the tokens were not known from earlier texts: a turn of a conversation
+    /// continues the turn before.
+    pub fn text_tokens_counted(&self, text: &str, add_special_tokens: bool) -> Result<(Vec<u32>, u32), PromptError> {
+        let Encoded { tokens, new_tokens } = self.tokenizer.encode(text, add_special_tokens)?;
+        Ok((tokens, u32::try_from(new_tokens).unwrap_or(u32::MAX)))
+    }
+
+    /// The library that computes token ids: `fastokens`, or `tokenizers` where the other one cannot stand in for it.
+    pub fn tokenizer_engine(&self) -> &'static str {
+        self.tokenizer.engine()
+    }
+
+    /// How the comparison of the two libraries went at load: `ok`, `failed` (the ids differed, or it broke down since),
+    /// or `skipped` (the fast one does not read this model's tokenizer).
+    pub fn self_test(&self) -> &'static str {
+        self.tokenizer.self_test()
     }
 
     /// The text of token ids, special tokens included.

@@ -70,6 +70,7 @@ fn chats_render_and_tokenise_as_in_the_engine() {
             documents: None,
             chat_template: None,
             chat_template_kwargs: kwargs.as_deref(),
+            reasoning_effort: None,
             add_generation_prompt: flag("add_generation_prompt", true),
             continue_final_message: flag("continue_final_message", false),
             add_special_tokens: flag("add_special_tokens", false),

@@ -24,6 +24,7 @@ fn chat(messages: &str) -> ChatRequest<'_> {
         documents: None,
         chat_template: None,
         chat_template_kwargs: None,
+        reasoning_effort: None,
         add_generation_prompt: true,
         continue_final_message: false,
         add_special_tokens: false,

@@ -29,6 +29,7 @@ fn chat(messages: &str) -> ChatRequest<'_> {
         documents: None,
         chat_template: None,
         chat_template_kwargs: None,
+        reasoning_effort: None,
         add_generation_prompt: true,
         continue_final_message: false,
         add_special_tokens: false,
@@ -121,6 +122,19 @@ fn variables_of_the_client_reach_the_template() {
         let error = model.chat_text(&ChatRequest { chat_template_kwargs: Some(own), ..chat("[]") }, 0);
         assert!(matches!(error, Err(PromptError::Unsupported { .. })), "{own}");
     }
+}
+
+#[test]
+fn the_reasoning_effort_reaches_the_template_and_says_whether_to_think() {
+    let model = model("{{ reasoning_effort }} {{ enable_thinking }}", "{}");
+    let with = |effort, kwargs| ChatRequest { reasoning_effort: effort, chat_template_kwargs: kwargs, ..chat("[]") };
+    assert_eq!(text(&model, &with(Some("\"high\""), None)), "high True");
+    assert_eq!(text(&model, &with(Some("\"none\""), None)), "none False");
+    assert_eq!(text(&model, &with(Some("\"none\""), Some(r#"{"enable_thinking":true}"#))), "none True");
+    assert_eq!(text(&model, &with(Some("\"low\""), Some(r#"{"reasoning_effort":"high"}"#))), "low True");
+    assert_eq!(text(&model, &with(Some("null"), Some(r#"{"reasoning_effort":"high"}"#))), "high ");
+    let odd = model.chat_text(&with(Some("7"), None), 0);
+    assert!(matches!(odd, Err(PromptError::Json { field: "reasoning_effort", .. })), "{odd:?}");
 }
 
 #[test]

@@ -28,6 +28,7 @@ pub(crate) struct Circumstances {
     pub(crate) policy: Policy,
     pub(crate) method: Method,
     pub(crate) excluded: Vec<Excluded>,
+    pub(crate) hash_us: f64,
     pub(crate) lookup_us: f64,
     pub(crate) decide_us: f64,
 }
@@ -40,7 +41,7 @@ impl Choice<'_> {
 
     /// The decision as the receipt will show it, with at most `kept` candidates (at least winner and runner-up).
     pub(crate) fn decision(&self, circumstances: Circumstances, kept: usize) -> Decision {
-        let Circumstances { policy, method, excluded, lookup_us, decide_us } = circumstances;
+        let Circumstances { policy, method, excluded, hash_us, lookup_us, decide_us } = circumstances;
         let runner_up = (0..self.order.len()).find(|place| *place != self.place);
         let surveyed = &self.winner().surveyed;
         let price = |place: usize| &self.prices[self.order[place]];
@@ -61,6 +62,7 @@ impl Choice<'_> {
             block_size: surveyed.candidate.namespace.block_size.tokens(),
             prompt_blocks: surveyed.prompt_blocks,
             reserved: self.reserved,
+            hash_us,
             lookup_us,
             decide_us,
         }

@@ -57,7 +57,7 @@ fn equal(a: f64, b: f64) -> bool {
 }
 
 /// Evenly spread over 0 (included) to 1 (not included).
-fn unit(random: u64) -> f64 {
+pub(crate) fn unit(random: u64) -> f64 {
     (random >> 11) as f64 / (1u64 << 53) as f64
 }
 

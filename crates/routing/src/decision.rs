@@ -37,6 +37,8 @@ pub struct Decision {
     pub prompt_blocks: u32,
     /// Load counted on the winner.
     pub reserved: Reserved,
+    /// Microseconds spent hashing the prompt's blocks.
+    pub hash_us: f64,
     /// Microseconds spent asking the index.
     pub lookup_us: f64,
     /// Microseconds spent on the rest of the decision.

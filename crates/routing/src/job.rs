@@ -19,6 +19,8 @@ pub struct Job<'a> {
     pub prompt_tokens: u32,
     /// How long the reply is expected to be, if the caller knows.
     pub expected_output_tokens: Option<u32>,
+    /// Whether its first token will be seen.
+    pub answer: Answer,
     /// Targets that serve the model and may take the request now, in any order.
     pub candidates: &'a [Candidate],
     /// Targets the caller has already ruled out, for the receipt.
@@ -29,6 +31,16 @@ pub struct Job<'a> {
     pub overrides: Overrides,
     /// Measures the parts of the decision.
     pub stopwatch: &'a dyn Stopwatch,
+}
+
+/// How the answer comes back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Answer {
+    /// Token by token: `first_token` will be called when the prompt is computed.
+    #[default]
+    Streamed,
+    /// In one piece at the end. Nobody will say when the prompt was computed, so its estimated time is believed.
+    Whole,
 }
 
 /// What one request changes of the configured routing.
@@ -67,7 +79,7 @@ pub struct Candidate {
     pub name: Arc<str>,
     /// Where the target keeps this request's blocks: model, LoRA, salt, block size, identity.
     pub namespace: Namespace,
-    /// Configured share of work.
+    /// Configured share of work, compared with the others: above 0.
     pub weight: f64,
     /// Where knowledge of the target's cache comes from.
     pub cache: CacheSource,
@@ -79,6 +91,13 @@ pub struct Candidate {
     pub stream_state: Option<&'static str>,
     /// Health, for the receipt.
     pub health: &'static str,
+}
+
+impl Candidate {
+    /// Its weight; 1 where that is no positive number.
+    pub(crate) fn share(&self) -> f64 {
+        if self.weight.is_finite() && self.weight > 0.0 { self.weight } else { 1.0 }
+    }
 }
 
 /// Where knowledge of a target's cache comes from.

@@ -14,8 +14,9 @@ use std::{
 };
 
 use kv_blocks::{Moment, SequenceHash, Target, WorkerId};
+use kv_index::Promised;
 
-use crate::{ReservationId, decayed::Decayed};
+use crate::{Answer, ReservationId, decayed::Decayed};
 
 /// Load of one target, as counted from our own decisions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,6 +84,8 @@ pub(crate) struct Load {
     /// Estimated time that running sequences take from its prefill.
     pub(crate) interleave_ms: f64,
     pub(crate) blocks: SequenceBlocks,
+    /// Whether its first token will be announced.
+    pub(crate) answer: Answer,
 }
 
 /// A first token of a target that had nothing else to compute: what its speed is learned from.
@@ -108,6 +111,8 @@ struct Reservation {
     /// Nothing was waiting for prefill when it was opened.
     alone: bool,
     decoding: bool,
+    /// What the index expects because of it.
+    promised: Promised,
 }
 
 impl Ledger {
@@ -139,14 +144,15 @@ impl Ledger {
             account.head_since = now;
         }
         account.in_flight += 1;
-        account.queue.insert(id, Queued { tokens: load.uncached_tokens, us: whole_us(load.prefill_ms) });
+        let us = whole_us(load.prefill_ms);
+        account.queue.insert(id, Queued { tokens: load.uncached_tokens, us, answer: load.answer });
         account.queued_tokens += u64::from(load.uncached_tokens);
-        account.queued_us += whole_us(load.prefill_ms);
+        account.queued_us += us;
         account.last_dispatch = self.issued;
         account.work_ms.add(now, load.prefill_ms);
         account.cold_tokens.add(now, f64::from(load.uncached_tokens));
         let added = account.add_blocks(&load.blocks);
-        self.open.insert(id, Reservation { load, opened: now, alone, decoding: false });
+        self.open.insert(id, Reservation { load, opened: now, alone, decoding: false, promised: Promised::default() });
         (id, added)
     }
 
@@ -166,11 +172,33 @@ impl Ledger {
         })
     }
 
-    /// Frees a reservation. Unknown and repeated ids are ignored.
-    pub(crate) fn close(&mut self, now: Moment, id: ReservationId) {
-        let Some(reservation) = self.open.remove(&id) else { return };
+    /// Moves prefills to decode whose end nobody will announce, once their estimated time is over. Without it the prompt
+    /// of a reply that is not streamed would stand in the queue until the reply is complete.
+    pub(crate) fn pass(&mut self, now: Moment) {
+        for account in self.accounts.values_mut() {
+            while let Some((id, over)) = account.silent_head_over(now) {
+                account.dequeue(over, id);
+                if let Some(reservation) = self.open.get_mut(&id) {
+                    reservation.decoding = true;
+                    account.decode_sequences += 1;
+                    account.decode_tokens += u64::from(reservation.load.prompt_tokens);
+                }
+            }
+        }
+    }
+
+    /// Keeps with a reservation what the index expects because of it.
+    pub(crate) fn promised(&mut self, id: ReservationId, promised: Promised) {
+        if let Some(reservation) = self.open.get_mut(&id) {
+            reservation.promised = promised;
+        }
+    }
+
+    /// Frees a reservation; returns what the index expects because of it. Unknown and repeated ids are ignored.
+    pub(crate) fn close(&mut self, now: Moment, id: ReservationId) -> Option<Promised> {
+        let reservation = self.open.remove(&id)?;
         let load = &reservation.load;
-        let Some(account) = self.accounts.get_mut(&load.target) else { return };
+        let account = self.accounts.get_mut(&load.target)?;
         account.in_flight -= 1;
         if reservation.decoding {
             account.decode_sequences -= 1;
@@ -182,6 +210,7 @@ impl Ledger {
         if account.forgotten && account.in_flight == 0 {
             self.accounts.remove(&load.target);
         }
+        Some(reservation.promised)
     }
 
     pub(crate) fn account(&self, target: Target) -> Option<&Account> {
@@ -230,6 +259,7 @@ pub(crate) struct Account {
 struct Queued {
     tokens: u32,
     us: u64,
+    answer: Answer,
 }
 
 impl Default for Account {
@@ -268,6 +298,14 @@ impl Account {
         let Some((_, head)) = self.queue.first_key_value() else { return 0.0 };
         let ran_us = (now.since(self.head_since).as_secs_f64() * 1e6).min(0.95 * head.us as f64);
         (self.queued_us as f64 - ran_us).max(0.0) / 1e3
+    }
+
+    /// The prefill at the head of the queue, if nobody will announce its end and its estimated time is over; and when
+    /// that was.
+    fn silent_head_over(&self, now: Moment) -> Option<(ReservationId, Moment)> {
+        let (id, head) = self.queue.first_key_value()?;
+        let over = self.head_since + Duration::from_micros(head.us);
+        (head.answer == Answer::Whole && now >= over).then_some((*id, over))
     }
 
     /// Prompt tokens of the sequences that are generating.

@@ -7,7 +7,7 @@
 //! Nothing here opens a socket, reads a clock or draws a random number: `now` and `random` come in as values, so the
 //! same calls give the same decisions. Nothing here retries, speaks HTTP or knows what a client sent.
 //!
-//! **Invariant**: load is counted inside `decide` and freed exactly once by `done`; when every reservation is done, every
+//! **Invariant**: load is counted inside `decide` and freed exactly once by `done` or `failed`; when every reservation is done, every
 //! target's load is exactly zero.
 
 mod choice;
@@ -25,7 +25,9 @@ mod settings;
 mod survey;
 
 pub use decision::{Decision, Method, Reserved, Scored, WarmTokens};
-pub use job::{CacheSource, Candidate, ExcludeReason, Excluded, Job, NoStopwatch, Overrides, Pin, Stopwatch, Tiers};
+pub use job::{
+    Answer, CacheSource, Candidate, ExcludeReason, Excluded, Job, NoStopwatch, Overrides, Pin, Stopwatch, Tiers,
+};
 pub use ledger::TargetLoad;
 pub use plan::{Dispatch, Leg, Plan, Refusal, Released, ReservationId, Ticket};
 pub use policy::{CostUnit, Policy, Terms, UnknownPolicy};

@@ -18,7 +18,7 @@ pub enum Dispatch {
 /// Where a request goes, with load already counted there.
 #[derive(Debug)]
 pub struct Plan {
-    /// Give it back with `done`, whatever happens.
+    /// Give it back, whatever happens: with `failed` when the worker did not take the request, else with `done`.
     pub reservation: ReservationId,
     /// The target that computes the prompt, if another one generates.
     pub prefill: Option<Leg>,

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use kv_blocks::{Moment, Target, WorkerId};
-use kv_index::KvIndex;
+use kv_index::{KvIndex, Promised};
 use parking_lot::Mutex;
 
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
     ledger::{Account, Ledger, Load, SequenceBlocks},
     policy::{Contender, Rules, Scene, Standing},
     rates::RateBook,
-    survey::{Surveyed, survey},
+    survey::{Survey, Surveyed, survey},
 };
 
 /// What a reply is taken to be long when nobody says, and at most: limits that clients send are no forecasts.
@@ -28,7 +28,7 @@ const EXPECTED_OUTPUT_MOST: u32 = 1024;
 ///
 /// use kv_blocks::{BlockSize, DpRank, Identity, Moment, Namespace, Target, WorkerId};
 /// use kv_index::{IndexSettings, KvIndex};
-/// use routing::{CacheSource, Candidate, Dispatch, Job, NoStopwatch, Overrides, Router, RoutingSettings, Tiers};
+/// use routing::{Answer, CacheSource, Candidate, Dispatch, Job, NoStopwatch, Overrides, Router, RoutingSettings, Tiers};
 ///
 /// let router = Router::new(RoutingSettings::default(), Arc::new(KvIndex::new(IndexSettings::default())));
 /// let candidate = Candidate {
@@ -54,6 +54,7 @@ const EXPECTED_OUTPUT_MOST: u32 = 1024;
 ///     blocks: None,
 ///     prompt_tokens: 100,
 ///     expected_output_tokens: None,
+///     answer: Answer::Streamed,
 ///     candidates: &[candidate],
 ///     excluded: &[],
 ///     random: 7,
@@ -99,16 +100,19 @@ impl Router {
         }
 
         let asked_us = job.stopwatch.elapsed_us();
-        let surveyed = survey(&self.index, now, job, job.candidates.iter().filter(|candidate| allowed(candidate)));
+        let Survey { contenders, hash_us } =
+            survey(&self.index, now, job, job.candidates.iter().filter(|candidate| allowed(candidate)));
         let answered_us = job.stopwatch.elapsed_us();
 
-        let choice = self.choose_and_reserve(now, job, policy, surveyed);
-        self.expect_blocks(now, &choice);
+        let choice = self.choose_and_reserve(now, job, policy, contenders);
+        if let Some(promised) = self.expect_blocks(now, &choice) {
+            self.state.lock().ledger.promised(choice.reservation, promised);
+        }
 
-        let lookup_us = answered_us - asked_us;
+        let lookup_us = answered_us - asked_us - hash_us;
         let method = method(job, choice.order.len());
-        let decide_us = job.stopwatch.elapsed_us() - started_us - lookup_us;
-        let circumstances = Circumstances { policy, method, excluded, lookup_us, decide_us };
+        let decide_us = job.stopwatch.elapsed_us() - started_us - lookup_us - hash_us;
+        let circumstances = Circumstances { policy, method, excluded, hash_us, lookup_us, decide_us };
         Dispatch::Plan(Box::new(Plan {
             reservation: choice.reservation,
             prefill: None,
@@ -125,7 +129,18 @@ impl Router {
         }
     }
 
-    /// A reservation is over, well or badly. Unknown and repeated ids are ignored.
+    /// An attempt came to nothing: the worker refused it or could not be reached. Frees its load as [`Router::done`] does,
+    /// and takes back what the index expects of the worker because of it, or equal prompts would be drawn to just the one
+    /// that refuses them. What the engine confirmed meanwhile, or another request renewed, stays. Unknown and repeated
+    /// ids are ignored.
+    pub fn failed(&self, now: Moment, id: ReservationId) {
+        let closed = self.state.lock().ledger.close(now, id);
+        if let Some(promised) = closed {
+            self.index.retract(promised);
+        }
+    }
+
+    /// A reservation is over, and the worker had the prompt. Unknown and repeated ids are ignored.
     pub fn done(&self, now: Moment, id: ReservationId) {
         self.state.lock().ledger.close(now, id);
     }
@@ -133,6 +148,7 @@ impl Router {
     /// Held requests that may go now (none are held yet); also frees what has expired in the index. Call about once a
     /// second.
     pub fn tick(&self, now: Moment) -> Vec<Released> {
+        self.state.lock().ledger.pass(now);
         self.index.expire(now);
         Vec::new()
     }
@@ -177,6 +193,7 @@ impl Router {
         let temperature = job.overrides.temperature.unwrap_or(self.settings.temperature);
 
         let state = &mut *self.state.lock();
+        state.ledger.pass(now);
         state.ledger.admit(now, surveyed.iter().map(|surveyed| surveyed.candidate.target));
         let scene = Scene {
             random: job.random,
@@ -210,19 +227,20 @@ impl Router {
     ///
     /// Without events that is all it will ever know. With events the entry bridges the time until the engine says so
     /// itself: the time to live counts from the end of the queue, or a burst behind a long queue would find nothing.
-    fn expect_blocks(&self, now: Moment, choice: &Choice<'_>) {
+    fn expect_blocks(&self, now: Moment, choice: &Choice<'_>) -> Option<Promised> {
         let Contender { surveyed, standing } = choice.winner();
         let candidate = surveyed.candidate;
-        let Some(chain) = surveyed.chain.as_deref().filter(|chain| !chain.is_empty()) else { return };
+        let (target, namespace) = (candidate.target, &candidate.namespace);
+        let chain = surveyed.chain.as_deref().filter(|chain| !chain.is_empty())?;
         match candidate.cache {
             CacheSource::Predicted => {
-                self.index.predict(candidate.target, &candidate.namespace, chain, now, self.settings.prediction_ttl);
+                Some(self.index.predict(target, namespace, chain, now, self.settings.prediction_ttl))
             }
             CacheSource::Events if self.settings.speculative => {
                 let ttl = self.settings.speculative_ttl + Duration::from_secs_f64(standing.backlog_ms / 1e3);
-                self.index.speculate(candidate.target, &candidate.namespace, chain, now, ttl);
+                Some(self.index.speculate(target, namespace, chain, now, ttl))
             }
-            CacheSource::Events => {}
+            CacheSource::Events => None,
         }
     }
 }
@@ -256,6 +274,7 @@ fn load(job: &Job<'_>, surveyed: &Surveyed<'_>, standing: &Standing) -> Load {
         prefill_ms: standing.rates.prefill_ms(f64::from(surveyed.uncached_tokens)),
         interleave_ms: standing.rates.step_ms(standing.load.decode_sequences, standing.decode_tokens),
         blocks: surveyed.blocks.clone(),
+        answer: job.answer,
     }
 }
 

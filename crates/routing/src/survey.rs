@@ -33,15 +33,23 @@ pub(crate) struct Surveyed<'a> {
     pub(crate) blocks: SequenceBlocks,
 }
 
+/// All candidates with what they hold.
+#[derive(Debug)]
+pub(crate) struct Survey<'a> {
+    pub(crate) contenders: Vec<Surveyed<'a>>,
+    /// Microseconds spent hashing blocks.
+    pub(crate) hash_us: f64,
+}
+
 /// Asks the index about every candidate.
 pub(crate) fn survey<'a>(
     index: &KvIndex,
     now: Moment,
     job: &Job<'_>,
     candidates: impl Iterator<Item = &'a Candidate>,
-) -> Vec<Surveyed<'a>> {
+) -> Survey<'a> {
     let mut groups: Vec<Group<'a>> = Vec::with_capacity(1);
-    candidates
+    let contenders = candidates
         .map(|candidate| {
             let known = groups.iter().position(|group| *group.namespace == candidate.namespace);
             let position = known.unwrap_or_else(|| {
@@ -50,7 +58,8 @@ pub(crate) fn survey<'a>(
             });
             surveyed(job, candidate, &groups[position])
         })
-        .collect()
+        .collect();
+    Survey { contenders, hash_us: groups.iter().map(|group| group.hash_us).sum() }
 }
 
 /// Candidates with one namespace.
@@ -60,11 +69,14 @@ struct Group<'a> {
     chain: Option<Arc<[SequenceHash]>>,
     /// Sorted by target.
     overlaps: Vec<Overlap>,
+    hash_us: f64,
 }
 
 impl<'a> Group<'a> {
     fn ask(index: &KvIndex, now: Moment, job: &Job<'_>, namespace: &'a Namespace) -> Self {
+        let started_us = job.stopwatch.elapsed_us();
         let chain = job.blocks.map(|blocks| blocks.chain(namespace.block_size));
+        let hash_us = job.stopwatch.elapsed_us() - started_us;
         let mut overlaps = chain
             .as_deref()
             .filter(|chain| !chain.is_empty())
@@ -73,7 +85,7 @@ impl<'a> Group<'a> {
         // Only tells namespaces apart inside this process, so any fixed hash will do.
         let mut hasher = DefaultHasher::new();
         namespace.hash(&mut hasher);
-        Self { namespace, fingerprint: hasher.finish(), chain, overlaps }
+        Self { namespace, fingerprint: hasher.finish(), chain, overlaps, hash_us }
     }
 
     fn held(&self, target: Target) -> TierBlocks {

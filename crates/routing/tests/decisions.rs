@@ -122,6 +122,7 @@ fn a_prompt_that_nothing_is_known_of_still_finds_a_target() {
         blocks: None,
         prompt_tokens: 0,
         expected_output_tokens: None,
+        answer: routing::Answer::Streamed,
         candidates: &fleet.candidates,
         excluded: &[],
         random: 3,

@@ -5,7 +5,7 @@ mod fleet;
 use fleet::{Ask, Fleet, ask, at_ms, target, tokens};
 use kv_blocks::WorkerId;
 use proptest::prelude::*;
-use routing::{Pin, Policy, ReservationId, Router, RoutingSettings, TargetLoad};
+use routing::{Answer, Pin, Policy, ReservationId, Router, RoutingSettings, TargetLoad};
 
 fn assert_idle(fleet: &Fleet) {
     assert_eq!(fleet.router.leases(), 0);
@@ -31,6 +31,28 @@ fn a_request_moves_from_prefill_to_decode_to_nothing() {
     fleet.router.done(at_ms(90), id);
     fleet.router.done(at_ms(91), id);
     fleet.router.first_token(at_ms(92), id);
+    assert_idle(&fleet);
+}
+
+#[test]
+fn the_prompt_of_a_reply_that_is_not_streamed_leaves_the_queue_when_its_time_is_over() {
+    let fleet = Fleet::with(1, Policy::Warm);
+    let whole = |seed| Ask { answer: Answer::Whole, ..ask(tokens(seed, 70)) };
+    let first = fleet.plan(at_ms(0), &whole(1)).reservation;
+    let second = fleet.plan(at_ms(0), &whole(2)).reservation;
+    // 1,120 tokens each at the prior of 7,000 tokens a second: 160 ms.
+    fleet.router.tick(at_ms(150));
+    assert_eq!(fleet.router.load(target(1)).queued_prefill_tokens, 2 * 1120);
+    fleet.router.tick(at_ms(170));
+    assert_eq!(fleet.router.load(target(1)).queued_prefill_tokens, 1120);
+    fleet.router.tick(at_ms(330));
+    let load = fleet.router.load(target(1));
+    assert_eq!((load.queued_prefill_tokens, load.decode_sequences), (0, 2));
+    // It says nothing about how fast the worker is.
+    assert_eq!(fleet.router.rates(WorkerId(1)).samples, 0);
+    for id in [first, second] {
+        fleet.router.done(at_ms(400), id);
+    }
     assert_idle(&fleet);
 }
 
@@ -120,6 +142,7 @@ enum Step {
     Decide { topic: u32, blocks: u32, partial: u32, policy: Policy, pin: Option<u32> },
     FirstToken(usize),
     Done(usize),
+    Failed(usize),
     Forget(u32),
 }
 
@@ -129,6 +152,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(topic, blocks, partial, policy, pin)| Step::Decide { topic, blocks, partial, policy, pin }),
         (0usize..40).prop_map(Step::FirstToken),
         (0usize..40).prop_map(Step::Done),
+        (0usize..40).prop_map(Step::Failed),
         (1u32..4).prop_map(Step::Forget),
     ]
 }
@@ -154,6 +178,7 @@ fn play(fleet: &Fleet, steps: &[Step]) -> Vec<(u32, ReservationId, String)> {
             }
             Step::FirstToken(i) => fleet.router.first_token(now, known(*i, &made)),
             Step::Done(i) => fleet.router.done(now, known(*i, &made)),
+            Step::Failed(i) => fleet.router.failed(now, known(*i, &made)),
             Step::Forget(worker) => fleet.router.forget(WorkerId(*worker)),
         }
     }

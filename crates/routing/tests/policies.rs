@@ -6,10 +6,14 @@ use std::collections::HashSet;
 
 use contract_id::contract;
 use fleet::{Ask, BLOCK, Fleet, ask, at_ms, target, tokens};
-use kv_blocks::{Moment, Tier, WorkerId};
+use kv_blocks::{HashScheme, Moment, SequenceHash, Tier, WorkerId};
 use routing::{CacheSource, CostUnit, MediumWeights, Overrides, Pin, Policy, RoutingSettings};
 
 const NOW: Moment = Moment::START;
+
+fn chain(tokens: &[u32]) -> Vec<SequenceHash> {
+    HashScheme::default().chain(None, tokens, fleet::block_size())
+}
 
 #[test]
 fn round_robin_gives_every_target_its_turn() {
@@ -56,6 +60,71 @@ fn random_reaches_every_target_about_equally() {
 fn five_hundred_equal_prompts_spread_exactly_under_least_loaded() {
     let fleet = Fleet::with(4, Policy::LeastLoaded);
     assert_eq!(fleet.burst(500, &ask(tokens(1, 40))), [125; 4]);
+}
+
+#[test]
+fn least_loaded_fills_targets_by_their_weight() {
+    let mut fleet = Fleet::with(3, Policy::LeastLoaded);
+    for (candidate, weight) in fleet.candidates.iter_mut().zip([1.0, 2.0, 0.5]) {
+        candidate.weight = weight;
+    }
+    assert_eq!(fleet.burst(350, &ask(tokens(1, 4))), [100, 200, 50]);
+    let decision = fleet.plan(NOW, &ask(tokens(1, 4))).decision;
+    let row = decision.candidates.iter().find(|row| row.target == target(2)).unwrap();
+    assert_eq!((row.cost, row.terms.get("in_flight"), row.terms.get("weight")), (100.0, Some(200.0), Some(2.0)));
+    // Weights that are all alike are no weights.
+    let mut fleet = Fleet::with(4, Policy::LeastLoaded);
+    fleet.candidates.iter_mut().for_each(|candidate| candidate.weight = 0.3);
+    assert_eq!(fleet.burst(500, &ask(tokens(1, 40))), [125; 4]);
+}
+
+#[test]
+fn random_draws_by_weight() {
+    let mut fleet = Fleet::with(3, Policy::Random);
+    for (candidate, weight) in fleet.candidates.iter_mut().zip([1.0, 6.0, 3.0]) {
+        candidate.weight = weight;
+    }
+    let counts = fleet.burst(10_000, &ask(tokens(1, 2)));
+    for (count, expected) in counts.iter().zip([1000usize, 6000, 3000]) {
+        assert!(count.abs_diff(expected) < 200, "{counts:?}");
+    }
+}
+
+#[test]
+fn a_worker_that_refuses_is_not_credited_with_the_prompt() {
+    for cache in [CacheSource::Events, CacheSource::Predicted] {
+        let mut fleet = Fleet::with(2, Policy::Warm);
+        fleet.candidates.iter_mut().for_each(|candidate| candidate.cache = cache);
+        let refused = fleet.plan(NOW, &ask(tokens(1, 40)));
+        let refusing = refused.decode.target;
+        fleet.router.failed(at_ms(1), refused.reservation);
+        assert_eq!((fleet.router.leases(), fleet.router.load(refusing).in_flight), (0, 0));
+        let next = fleet.plan(at_ms(2), &ask(tokens(1, 40)));
+        assert_eq!(next.decision.candidates.iter().map(|row| row.warm_tokens.total()).max(), Some(0), "{cache:?}");
+        assert_ne!(next.decode.target, refusing, "{cache:?}");
+        // What was served stays, and a late word on what is over changes nothing.
+        fleet.router.done(at_ms(3), next.reservation);
+        fleet.router.failed(at_ms(4), next.reservation);
+        fleet.router.failed(at_ms(4), refused.reservation);
+        assert_eq!(fleet.plan(at_ms(5), &ask(tokens(1, 40))).decision.predicted_cached_tokens, 39 * BLOCK);
+    }
+}
+
+#[test]
+fn a_refusal_takes_back_neither_what_was_confirmed_nor_what_another_request_renewed() {
+    let fleet = Fleet::with(1, Policy::Warm);
+    let warm = |ms| {
+        let overlaps = fleet.index.lookup(&fleet::namespace(), &chain(&tokens(1, 40)), at_ms(ms));
+        overlaps.first().map_or((0, 0), |overlap| (overlap.blocks.device, overlap.blocks.speculative))
+    };
+    let first = fleet.plan(at_ms(0), &ask(tokens(1, 40)));
+    let second = fleet.plan(at_ms(1), &ask(tokens(1, 30)));
+    fleet.stored(1, &tokens(1, 10), Tier::Device);
+    assert_eq!(warm(2), (10, 30));
+    fleet.router.failed(at_ms(3), first.reservation);
+    assert_eq!(warm(4), (10, 20));
+    fleet.router.failed(at_ms(5), second.reservation);
+    assert_eq!(warm(6), (10, 0));
 }
 
 #[test]

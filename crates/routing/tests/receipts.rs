@@ -203,17 +203,16 @@ fn the_ring_lists_the_newest_first_through_its_filter() {
 }
 
 #[test]
-fn a_receipt_is_settled_once() {
+fn a_change_reaches_the_kept_receipt_and_not_those_already_read() {
     let fleet = Fleet::with(1, Policy::Warm);
     let ring = Ring::new(RingLimits::default());
     ring.push(receipt(1, decided(&fleet, &ask(tokens(1, 3)))));
     let early = ring.get(DecisionId(1)).unwrap();
-    assert!(ring.append_attempt(DecisionId(1), attempt(1)));
-    assert!(ring.settle(DecisionId(1), outcome(Some(16))));
-    let late = Outcome { kind: OutcomeKind::ClientGone, ..outcome(None) };
-    assert!(!ring.settle(DecisionId(1), late), "the first word stands");
-    assert!(!ring.settle(DecisionId(2), outcome(None)));
-    assert!(!ring.append_attempt(DecisionId(2), attempt(1)));
+    assert!(ring.update(DecisionId(1), |receipt| {
+        receipt.attempts.push(attempt(1));
+        receipt.outcome = Some(outcome(Some(16)));
+    }));
+    assert!(!ring.update(DecisionId(2), |receipt| panic!("never kept: {receipt:?}")));
     let settled = ring.get(DecisionId(1)).unwrap();
     assert_eq!(settled.outcome, Some(outcome(Some(16))));
     assert_eq!(settled.attempts.len(), 1);
@@ -243,7 +242,7 @@ proptest! {
             let id = i as u64 + 1;
             ring.push(receipt(id, verdict.clone()));
             for n in 0..attempts {
-                ring.append_attempt(DecisionId(id.saturating_sub(back)), attempt(n));
+                ring.update(DecisionId(id.saturating_sub(back)), |receipt| receipt.attempts.push(attempt(n)));
             }
             prop_assert!(ring.len() <= entries && ring.bytes() <= bytes);
             let kept: Vec<u64> = ring.list(&Filter::default(), 100).iter().map(|kept| kept.id.0).collect();

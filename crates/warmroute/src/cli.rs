@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, str::FromStr};
 
 use clap::{Args, Parser, Subcommand};
 
@@ -24,7 +24,9 @@ pub(crate) enum Command {
     Config(ConfigArgs),
 }
 
+// Without a group of its own: the flattened struct has one of the same name.
 #[derive(Args, Debug)]
+#[group(skip)]
 pub(crate) struct EngineArgs {
     #[command(flatten)]
     pub(crate) engine: engine_sim::EngineArgs,
@@ -39,7 +41,8 @@ pub(crate) struct ServeArgs {
     /// Configuration file (YAML).
     #[arg(short, long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// An engine, by URL; repeat for more. A name may stand in front.
+    /// An engine, by URL; repeat for more. A name may stand in front. Without any engine nothing is started, unless the
+    /// configuration file says `workers: []`.
     #[arg(short, long = "worker", value_name = "[NAME=]URL")]
     pub(crate) workers: Vec<String>,
     /// Where clients connect [default: 127.0.0.1:8080].
@@ -56,15 +59,15 @@ pub(crate) struct ServeArgs {
     pub(crate) policy: Option<String>,
     /// Directory with tokenizer.json for a model; repeat for more.
     #[arg(long = "tokenizer", value_name = "MODEL=DIR")]
-    pub(crate) tokenizers: Vec<String>,
+    pub(crate) tokenizers: Vec<Pair>,
     /// Tokens per KV block of every worker, where probing is not to be trusted.
     #[arg(long, value_name = "TOKENS")]
     pub(crate) block_size: Option<u32>,
     /// Where a worker publishes KV events; repeat for more.
     #[arg(long = "kv-events", value_name = "WORKER=ENDPOINT")]
-    pub(crate) kv_events: Vec<String>,
-    /// Key that clients must send as a bearer token.
-    #[arg(long, value_name = "KEY", env = "WARMROUTE_API_KEY", hide_env_values = true)]
+    pub(crate) kv_events: Vec<Pair>,
+    /// Key that clients must send as a bearer token; without the flag, that of the variable WARMROUTE_API_KEY.
+    #[arg(long, value_name = "KEY", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) api_key: Option<String>,
     /// File that holds the token of the admin listener.
     #[arg(long, value_name = "FILE")]
@@ -79,6 +82,21 @@ pub(crate) struct ServeArgs {
     pub(crate) routing: RoutingArgs,
     #[command(flatten)]
     pub(crate) logging: LoggingArgs,
+}
+
+/// `NAME=VALUE`, neither of them empty.
+#[derive(Clone, Debug)]
+pub(crate) struct Pair(pub(crate) String, pub(crate) String);
+
+impl FromStr for Pair {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((name, value)) if !name.is_empty() && !value.is_empty() => Ok(Self(name.into(), value.into())),
+            _ => Err("expected NAME=VALUE with both sides filled".to_owned()),
+        }
+    }
 }
 
 /// Flags of the decision.
@@ -164,4 +182,16 @@ pub(crate) struct ConfigFileArgs {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_contradicts_itself_nowhere() {
+        Cli::command().debug_assert();
+    }
 }

@@ -21,7 +21,7 @@ pub(crate) fn run(args: &ConfigArgs) -> ExitCode {
 }
 
 fn check(args: &ConfigFileArgs) -> ExitCode {
-    let result = settings::load(args.file.as_deref().or(args.config.as_deref()), &[]);
+    let result = settings::load(args.file.as_deref().or(args.config.as_deref()), settings::environment(), &[]);
     let problems = result.err().unwrap_or_default();
     if args.json {
         output::out(&json!({"ok": problems.is_empty(), "problems": problems}).to_string());
@@ -36,7 +36,7 @@ fn check(args: &ConfigFileArgs) -> ExitCode {
 }
 
 fn show(args: &ConfigFileArgs) -> ExitCode {
-    match settings::load(args.file.as_deref().or(args.config.as_deref()), &[]) {
+    match settings::load(args.file.as_deref().or(args.config.as_deref()), settings::environment(), &[]) {
         Ok(settings) if args.json => {
             output::out(&settings.to_json().to_string());
             ExitCode::SUCCESS

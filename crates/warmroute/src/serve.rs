@@ -20,21 +20,22 @@ const CUT_STREAMS: u8 = 3;
 
 /// Checks everything that can be checked before a port is bound, then serves until a signal.
 pub(crate) fn run(args: &ServeArgs) -> ExitCode {
-    let settings = match settings::load(args.config.as_deref(), &settings::overrides(args)) {
+    let settings = match settings::load(args.config.as_deref(), settings::environment(), &settings::overrides(args)) {
         Ok(settings) => settings,
         Err(problems) => return settings::refuse(&problems),
     };
-    let problems = tokenizer_problems(&settings);
+    let mut problems = model_file_problems(&settings);
+    problems.extend(no_workers(&settings));
+    let token = token(&settings).unwrap_or_else(|more| {
+        problems.extend(more);
+        None
+    });
     if !problems.is_empty() {
         return settings::refuse(&problems);
     }
-    let token = match token(&settings) {
-        Ok(token) => token,
-        Err(problem) => return settings::refuse(&[problem]),
-    };
     logging::start(&settings.logging);
     let extras = Extras {
-        keys: args.api_key.as_deref().map_or_else(Keys::default, Keys::one),
+        keys: settings::api_key(args).as_deref().map_or_else(Keys::default, Keys::one),
         token,
         on_verdict: Arc::new(|verdict: &Verdict| output::err(&verdict.to_string())),
     };
@@ -87,24 +88,36 @@ fn announce(running: &Running, print_ready: bool) {
     }
 }
 
-/// Configured tokenizer directories are used or refused, never silently left out.
-fn tokenizer_problems(settings: &Settings) -> Vec<Problem> {
-    let entries =
-        settings.models.entries.iter().map(|(id, model)| (format!("models.entries[{id:?}].tokenizer"), model));
-    let defaults = ("models.defaults.tokenizer".to_owned(), &settings.models.defaults);
-    entries
-        .chain([defaults])
-        .filter_map(|(path, model)| {
-            let config::Tokenizer::Directory(dir) = &model.tokenizer else { return None };
-            let error = fleet::artefacts::check_dir(dir).err()?;
-            Some(Problem::bad_value(&path, &dir.display().to_string(), &error.to_string()))
-        })
-        .collect()
+/// Configured tokenizers and templates are used or refused, never silently left out.
+fn model_file_problems(settings: &Settings) -> Vec<Problem> {
+    let bad = fleet::artefacts::check_models(&settings.models).into_iter();
+    bad.map(|bad| {
+        let problem = Problem::bad_value(&bad.key, &bad.path.display().to_string(), &bad.error.to_string());
+        settings.locate(problem)
+    })
+    .collect()
 }
 
-fn token(settings: &Settings) -> Result<Option<Token>, Problem> {
+/// A router with nothing to route to is a mistake, unless the configuration says `workers: []`.
+fn no_workers(settings: &Settings) -> Option<Problem> {
+    if !settings.workers.is_empty() {
+        return None;
+    }
+    if settings.is_set("workers") {
+        output::err("no workers are configured: every request is answered with 503 no_worker");
+        return None;
+    }
+    let message = "there is no engine to route to: add `-w http://127.0.0.1:8000` for each, or a list `workers` to the \
+                   file of -c (an empty list starts without any)";
+    Some(Problem::bad_value("workers", "", message))
+}
+
+fn token(settings: &Settings) -> Result<Option<Token>, Vec<Problem>> {
     let Some(path) = &settings.admin.token_file else { return Ok(None) };
-    let bad = |message: &str| Problem::bad_value("admin.token_file", &path.display().to_string(), message);
+    let bad = |message: &str| {
+        let problem = Problem::bad_value("admin.token_file", &path.display().to_string(), message);
+        vec![settings.locate(problem)]
+    };
     let text = std::fs::read_to_string(path).map_err(|error| bad(&format!("the file could not be read: {error}")))?;
     Token::new(&text).map(Some).map_err(|error| bad(&error.message))
 }

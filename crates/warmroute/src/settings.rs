@@ -5,45 +5,61 @@ use std::{path::Path, process::ExitCode};
 use config::{Override, Problem, Settings, Source};
 
 use crate::{
-    cli::{LoggingArgs, RoutingArgs, ServeArgs},
+    cli::{LoggingArgs, Pair, RoutingArgs, ServeArgs},
     output,
 };
 
 /// The exit code of a bad configuration.
 pub(crate) const BAD_CONFIGURATION: u8 = 78;
+/// The exit code of a bad flag.
+const BAD_FLAG: u8 = 2;
+/// Holds the key that clients must send, where it is not to stand on the command line.
+const API_KEY: &str = "WARMROUTE_API_KEY";
 /// Variables that are no configuration keys.
-const OWN_ENV: &[&str] = &["WARMROUTE_API_KEY", "WARMROUTE_TEST_PYTHON", "WARMROUTE_WRITE_STATUS"];
+const OWN_ENV: &[&str] = &[API_KEY, "WARMROUTE_TEST_PYTHON", "WARMROUTE_WRITE_STATUS"];
 
-/// The settings of a file (or of none) under the environment and `overrides`.
-pub(crate) fn load(file: Option<&Path>, overrides: &[Override]) -> Result<Settings, Vec<Problem>> {
+/// The variables of this process. One that is not UTF-8 can be neither a key of ours nor a value that the file may use.
+pub(crate) fn environment() -> Vec<(String, String)> {
+    std::env::vars_os().filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?))).collect()
+}
+
+/// The key that clients must send. An empty variable counts as not set; an empty flag was refused already.
+pub(crate) fn api_key(args: &ServeArgs) -> Option<String> {
+    let own = || std::env::var(API_KEY).ok().filter(|key| !key.is_empty());
+    args.api_key.clone().or_else(own)
+}
+
+/// The settings of a file (or of none) under `env` and `overrides`.
+pub(crate) fn load(
+    file: Option<&Path>,
+    env: Vec<(String, String)>,
+    overrides: &[Override],
+) -> Result<Settings, Vec<Problem>> {
     let name = file.map_or_else(|| "configuration".to_owned(), |path| path.display().to_string());
-    let text = file.map(|path| read(path, &name)).transpose().map_err(|problem| vec![problem])?;
-    // A variable that is not UTF-8 can be neither a key of ours nor a value that the file may use.
-    let env: Vec<(String, String)> = std::env::vars_os()
-        .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)))
-        .collect();
+    let text = file.map(|path| read(path, &name)).transpose()?;
     config::load(Source {
         name: &name,
         text: text.as_deref(),
         env: &env,
         own_env: OWN_ENV,
         overrides,
-        check_url: |url| url.parse::<net::WorkerUrl>().map(|url| url.display_name()).map_err(|error| error.to_string()),
+        check_url: |url| url.parse::<net::WorkerUrl>().map(|url| url.worker_name()).map_err(|error| error.to_string()),
     })
 }
 
-fn read(path: &Path, name: &str) -> Result<String, Problem> {
-    let bytes = std::fs::read(path).map_err(|error| Problem::unreadable(name, &error.to_string()))?;
+fn read(path: &Path, name: &str) -> Result<String, Vec<Problem>> {
+    let bytes = std::fs::read(path).map_err(|error| vec![Problem::unreadable(name, error.to_string())])?;
     String::from_utf8(bytes)
-        .map_err(|error| Problem::not_utf8(name, &error.as_bytes()[..error.utf8_error().valid_up_to()]))
+        .map_err(|error| vec![Problem::not_utf8(name, &error.as_bytes()[..error.utf8_error().valid_up_to()])])
 }
 
-/// Prints every problem on stderr.
+/// Prints every problem on stderr. Slips of the command line alone exit as any other bad flag does.
 pub(crate) fn refuse(problems: &[Problem]) -> ExitCode {
     for problem in problems {
         output::err(&problem.to_string());
     }
-    ExitCode::from(BAD_CONFIGURATION)
+    let only_flags = problems.iter().all(Problem::is_bad_flag_value);
+    ExitCode::from(if only_flags { BAD_FLAG } else { BAD_CONFIGURATION })
 }
 
 /// What the flags of `serve` set.
@@ -56,18 +72,16 @@ pub(crate) fn overrides(args: &ServeArgs) -> Vec<Override> {
     set.maybe("server.port", args.port.as_ref(), "--port");
     set.maybe("admin.listen", args.admin_listen.as_ref(), "--admin-listen");
     set.maybe("routing.policy", args.policy.as_ref(), "--policy");
-    for tokenizer in &args.tokenizers {
-        let (model, dir) = tokenizer.split_once('=').unwrap_or((tokenizer, ""));
+    for Pair(model, dir) in &args.tokenizers {
         set.one(&format!("models.entries[{model:?}].tokenizer"), dir, "--tokenizer");
     }
     set.maybe("models.defaults.block_size", args.block_size.as_ref(), "--block-size");
-    for source in &args.kv_events {
-        let (worker, endpoint) = source.split_once('=').unwrap_or((source, ""));
+    for Pair(worker, endpoint) in &args.kv_events {
         set.one(&format!("workers[{worker:?}].kv_events.endpoint"), endpoint, "--kv-events");
     }
     set.maybe("admin.token_file", args.admin_token_file.as_ref().map(|path| path.display()), "--admin-token-file");
     // A key protects the listener just as well as saying that it is meant to be open.
-    if args.insecure_open || args.api_key.is_some() {
+    if args.insecure_open || api_key(args).is_some() {
         set.one("server.insecure_open", "true", "--insecure-open");
     }
     set.routing(&args.routing);

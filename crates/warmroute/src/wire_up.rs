@@ -19,6 +19,8 @@ use tokio::{sync::watch, task::JoinHandle};
 
 /// Most header fields of a request.
 const MAX_HEADERS: usize = 100;
+/// A client that takes nothing of its reply for this long is given up.
+const CLIENT_STALL: Duration = Duration::from_secs(300);
 
 /// What the settings do not hold.
 pub(crate) struct Extras {
@@ -216,6 +218,9 @@ fn limits(settings: &Settings) -> Limits {
             .max_connections
             .map_or_else(crate::limits::max_connections, |most| usize::try_from(most.get()).unwrap_or(usize::MAX)),
         keep_alive: server.keep_alive,
+        head_timeout: server.head_timeout,
+        client_stall: CLIENT_STALL,
+        log_requests: settings.logging.requests,
     }
 }
 

@@ -102,7 +102,7 @@ const ADMIN: &[Key] = &[
     ),
     key("token_file", Kind::Path, "~", "File with the token that admin calls must carry."),
     key("tls", Kind::Free, "~", "TLS of the admin listener.").later(),
-    key("dashboard", Kind::Bool, "true", "Serve the dashboard where the program has one."),
+    key("dashboard", Kind::Bool, "true", "Serve the dashboard where the program has one.").later(),
     key("show_text", Kind::Bool, "false", "Show prompt text to operators.").later(),
 ];
 
@@ -137,7 +137,7 @@ const WORKER: &[Key] = &[
         "unified",
         "Which phases it serves.",
     ),
-    key("weight", Kind::Float(Range { min: 0.0, max: 1e6, open: true }), "1.0", "Its share compared with the others."),
+    key("weight", Kind::Float(Range { min: 0.0, max: 1e6, open: true }), "1.0", "Its share compared with the others, under `least_loaded` and `random`."),
     key("api_key", Kind::Secret, "~", "Sent to the engine as a bearer token in place of the client's."),
     key("block_size", BLOCK_SIZE, "auto", "Tokens per KV block; `auto` = `models.defaults.block_size`."),
     key(
@@ -267,7 +267,7 @@ const ROUTING: &[Key] = &[
         "2ms",
         "Longest time spent on a prompt's tokens for one decision; beyond it the text prefix is used.",
     ),
-    key("reservation_ttl", SECONDS, "300s", "A reservation without a call is given back after this."),
+    key("reservation_ttl", SECONDS, "300s", "A reservation without a call is given back after this.").later(),
     key("speculative", Kind::Bool, "true", "Count a decision's own blocks as warm at once."),
     key("speculative_ttl", SECONDS, "2s", "How long they count, unless the engine confirms them."),
     key("hash_seed_of_rings", ANY_INT, "0", "Seed of the hash rings.").later(),
@@ -339,7 +339,8 @@ const KV_EVENTS: &[Key] = &[
         Kind::Int { min: 1, max: 1_000_000_000 },
         "1000000",
         "Most events taken per second and stream.",
-    ),
+    )
+    .later(),
     key("stale_after", SECONDS, "60s", "A stream without a message is called stale after this."),
     section(
         "prediction",
@@ -392,7 +393,7 @@ const RETRY: &[Key] = &[
 const CIRCUIT_BREAKER: &[Key] = &[
     key("enabled", Kind::Bool, "true", "Leave failing workers out."),
     key("consecutive_failures", COUNT, "5", "Failures in a row that leave a worker out."),
-    key("sweep", PAUSE, "10s", "Time between looks at all workers."),
+    key("sweep", PAUSE, "10s", "Time between looks at all workers.").later(),
     key("ejection", SECONDS, "30s", "How long a worker is left out the first time."),
     key("max_ejected_ratio", RATIO, "0.5", "Share of a pool that may be left out; never its last worker."),
 ];
@@ -416,7 +417,7 @@ const LOGGING: &[Key] = &[
 
 const METRICS: &[Key] = &[
     key("enabled", Kind::Bool, "true", "Serve `/metrics`."),
-    key("exemplars", Kind::Bool, "true", "Give histograms exemplars."),
+    key("exemplars", Kind::Bool, "true", "Give histograms exemplars.").later(),
 ];
 
 const DECISIONS: &[Key] = &[

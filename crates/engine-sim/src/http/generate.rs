@@ -195,6 +195,7 @@ fn chat_ids(state: &ServerState, body: &GenerationBody) -> Result<Vec<u32>, ApiE
         documents: body.documents.as_ref().map(|documents| documents.get()),
         chat_template: None,
         chat_template_kwargs: body.chat_template_kwargs.as_ref().map(|kwargs| kwargs.get()),
+        reasoning_effort: body.reasoning_effort.as_ref().map(|effort| effort.get()),
         add_generation_prompt: body.add_generation_prompt.unwrap_or(true),
         continue_final_message: body.continue_final_message.unwrap_or(false),
         add_special_tokens: body.add_special_tokens.unwrap_or(false),

@@ -34,6 +34,7 @@ pub(crate) struct GenerationBody {
     pub(crate) documents: Option<Box<RawValue>>,
     pub(crate) chat_template: Option<Box<RawValue>>,
     pub(crate) chat_template_kwargs: Option<Box<RawValue>>,
+    pub(crate) reasoning_effort: Option<Box<RawValue>>,
     /// `/tokenize` only.
     pub(crate) return_token_strs: Option<bool>,
 }

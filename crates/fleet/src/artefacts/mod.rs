@@ -70,29 +70,43 @@ pub fn check_dir(dir: &Path) -> Result<(), ArtefactError> {
     Files::read_dir(dir)?.load().map(drop)
 }
 
-/// Checks every tokenizer directory and template file that the configuration names, and says what is wrong with each,
-/// beside the model id it stands under (`defaults` for `models.defaults`). A start with any of these is refused (78).
+/// A tokenizer directory or template file that the configuration names and that cannot be used.
+#[derive(Debug)]
+pub struct BadModelFile {
+    /// The key, as in `models.entries["qwen"].tokenizer`.
+    pub key: String,
+    /// What it names.
+    pub path: PathBuf,
+    /// What is wrong with that.
+    pub error: ArtefactError,
+}
+
+/// Checks every tokenizer directory and template file that the configuration names. A start with any bad one is
+/// refused (78): they are used or refused, never silently left out.
 ///
 /// Reads files and computes for up to seconds: call it before the runtime starts, or off it.
-pub fn check_models(models: &config::Models) -> Vec<(String, ArtefactError)> {
-    let mut problems = Vec::new();
-    let all = models.entries.iter().map(|(id, model)| (id.as_str(), model));
-    let mut checked: Vec<&config::Model> = Vec::new();
-    for (id, model) in std::iter::once(("defaults", &models.defaults)).chain(all) {
-        if checked.contains(&model) {
-            continue;
-        }
-        checked.push(model);
+pub fn check_models(models: &config::Models) -> Vec<BadModelFile> {
+    let mut bad = Vec::new();
+    let mut checked: Vec<&Path> = Vec::new();
+    let entries = models.entries.iter().map(|(id, model)| (format!("models.entries[{id:?}]"), model));
+    for (at, model) in std::iter::once(("models.defaults".to_owned(), &models.defaults)).chain(entries) {
+        // What an entry takes from the defaults is reported there, once.
         if let config::Tokenizer::Directory(dir) = &model.tokenizer
-            && let Err(error) = check_dir(dir)
+            && !checked.contains(&dir.as_path())
         {
-            problems.push((id.to_owned(), error));
+            checked.push(dir);
+            if let Err(error) = check_dir(dir) {
+                bad.push(BadModelFile { key: format!("{at}.tokenizer"), path: dir.clone(), error });
+            }
         }
-        if let config::ChatTemplate::File(path) = &model.chat_template
-            && let Err(error) = files::read_template(path)
+        if let config::ChatTemplate::File(file) = &model.chat_template
+            && !checked.contains(&file.as_path())
         {
-            problems.push((id.to_owned(), error));
+            checked.push(file);
+            if let Err(error) = files::read_template(file) {
+                bad.push(BadModelFile { key: format!("{at}.chat_template"), path: file.clone(), error });
+            }
         }
     }
-    problems
+    bad
 }

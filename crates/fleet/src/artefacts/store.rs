@@ -18,8 +18,9 @@ use crate::{HubCache, ServedModel, probe::Asker};
 
 /// How long an engine's own tokenizer files may take to come.
 const ENGINE_FILES: Duration = Duration::from_secs(10);
-/// Text tokenised once to learn what tokenising costs.
-const SAMPLE_BYTES: usize = 16 << 10;
+/// Texts tokenised once to learn what tokenising costs, and the bytes of each: a chat of a few turns.
+const SAMPLES: usize = 8;
+const SAMPLE_BYTES: usize = 8 << 10;
 
 /// Loaded tokenizers, by content.
 pub(crate) struct ArtefactStore {
@@ -158,36 +159,24 @@ async fn files_of_engine(asker: &Asker) -> Option<Files> {
     })
 }
 
-/// Learns what tokenising costs here, for the budget of the request path.
+/// Learns what tokenising costs here, for the budget of the request path. The least of several runs counts: whatever else
+/// the machine does makes a run longer, nothing makes it shorter. No two runs see the same text, so that what the
+/// tokenizer remembers of one does not flatter the next.
 fn measure_cost(model: &PromptModel, clock: Clock) {
-    let sample = sample_text();
-    // Twice: the first run warms caches that every later request finds warm.
-    for _ in 0..2 {
+    let sample = prompt::sample_text(SAMPLE_BYTES * SAMPLES);
+    let mut rest = sample.as_str();
+    let mut least = f64::INFINITY;
+    for _ in 0..SAMPLES {
+        let (text, later) = rest.split_at(rest.floor_char_boundary(SAMPLE_BYTES));
+        rest = later;
         let started = clock.now();
-        if model.text_tokens(&sample, false).is_err() {
+        if model.text_tokens(text, false).is_err() {
             return;
         }
         let took = clock.now().since(started).as_secs_f64() * 1e9;
         #[allow(clippy::cast_precision_loss, reason = "a few thousand bytes")]
-        model.set_cost(took / sample.len() as f64);
+        let cost = took / text.len() as f64;
+        least = least.min(cost);
     }
-}
-
-/// Text with words, numbers and punctuation that do not repeat, so that no cache inside the tokenizer flatters it.
-fn sample_text() -> String {
-    let mut text = String::with_capacity(SAMPLE_BYTES + 64);
-    let mut state = 0x9e37_79b9_u32;
-    while text.len() < SAMPLE_BYTES {
-        for _ in 0..2 + state % 7 {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            text.push(char::from(b'a' + u8::try_from((state >> 24) % 26).unwrap_or(0)));
-        }
-        text.push_str(match state >> 29 {
-            0 => ", ",
-            1 => ".\n",
-            2 => " 42 ",
-            _ => " ",
-        });
-    }
-    text
+    model.set_cost(least);
 }

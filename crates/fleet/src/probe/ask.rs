@@ -60,6 +60,14 @@ impl Asker {
         fetch::post(&self.url, path, &self.headers, body, self.timeout, max_bytes).await
     }
 
+    /// The body of a 200 reply. `Some(None)`: it answered that it has no such thing; `None`: it did not answer, or not
+    /// now.
+    pub(crate) async fn ask(&self, path: &str, max_bytes: usize) -> Option<Option<Bytes>> {
+        let reply = self.get(path, max_bytes).await.ok()?;
+        let later = reply.status.is_server_error() || reply.status == StatusCode::TOO_MANY_REQUESTS;
+        (!later).then(|| (reply.status == StatusCode::OK).then_some(reply.body))
+    }
+
     /// The body of a 200 reply; anything else is nothing.
     pub(crate) async fn get_ok(&self, path: &str, max_bytes: usize) -> Option<Bytes> {
         let reply = self.get(path, max_bytes).await.ok()?;

@@ -12,7 +12,7 @@ use super::{
     metrics_text::{self, EngineMetrics},
     model_list::{self, ModelList},
 };
-use crate::{Engine, EngineLoad};
+use crate::{Engine, EngineLoad, look::Pace};
 
 const LARGEST_MODEL_LIST: usize = 4 << 20;
 const LARGEST_METRICS: usize = 16 << 20;
@@ -22,39 +22,94 @@ const LARGEST_SOURCES: usize = 1 << 20;
 const LONGEST_VERSION: usize = 64;
 /// The questions beside the model list are not worth a longer wait: an engine that is slow to tell its version serves.
 const SIDE_QUESTION: Duration = Duration::from_secs(3);
+/// The same for a known worker that comes back: what it said before is good enough for a start.
+const SIDE_QUESTION_RETURNING: Duration = Duration::from_millis(100);
 
 /// What a worker says about itself.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) engine: Engine,
-    pub(crate) version: Option<Arc<str>>,
     pub(crate) list: ModelList,
-    pub(crate) metrics: EngineMetrics,
-    /// `None`: it does not say. Empty: it says that it publishes nothing.
-    pub(crate) announced: Option<Vec<EventEndpoint>>,
+    pub(crate) said: SideAnswers,
+    /// Its load as of now, when it said so this time.
+    pub(crate) load: Option<EngineLoad>,
+    /// Every question was answered this time.
+    pub(crate) complete: bool,
 }
 
-/// Asks everything at once. `engine` is the configured kind; `None` is found out.
-pub(crate) async fn identify(asker: &Asker, engine: Option<Engine>) -> Result<Identity, Trouble> {
-    let side = asker.with_timeout(SIDE_QUESTION);
+/// Answers to the questions beside the model list, each `None` while it was never answered. That a worker has no such
+/// thing is an answer, too; silence is none.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SideAnswers {
+    version: Option<Option<Arc<str>>>,
+    metrics: Option<EngineMetrics>,
+    /// An empty list: it says that it publishes nothing.
+    announced: Option<Option<Vec<EventEndpoint>>>,
+}
+
+impl SideAnswers {
+    pub(crate) fn version(&self) -> Option<&Arc<str>> {
+        self.version.as_ref()?.as_ref()
+    }
+
+    pub(crate) fn metrics(&self) -> Option<&EngineMetrics> {
+        self.metrics.as_ref()
+    }
+
+    pub(crate) fn announced(&self) -> Option<&[EventEndpoint]> {
+        self.announced.as_ref()?.as_deref()
+    }
+
+    fn complete(&self) -> bool {
+        self.version.is_some() && self.metrics.is_some() && self.announced.is_some()
+    }
+
+    /// These answers, and the earlier ones where there are none.
+    fn or(self, before: &Self) -> Self {
+        Self {
+            version: self.version.or_else(|| before.version.clone()),
+            metrics: self.metrics.or_else(|| before.metrics.clone()),
+            announced: self.announced.or_else(|| before.announced.clone()),
+        }
+    }
+}
+
+/// Asks everything at once. `engine` is the configured kind; `None` is found out. `before`: earlier answers, which stand
+/// where there are no new ones.
+pub(crate) async fn identify(
+    asker: &Asker,
+    engine: Option<Engine>,
+    before: &SideAnswers,
+    pace: Pace,
+) -> Result<Identity, Trouble> {
+    let side = asker.with_timeout(match pace {
+        Pace::Thorough => SIDE_QUESTION,
+        Pace::Returning => SIDE_QUESTION_RETURNING,
+    });
     let (list, version, metrics, sources) = tokio::join!(
         list_models(asker),
-        side.get_ok("/version", LARGEST_VERSION),
-        side.get_ok("/metrics", LARGEST_METRICS),
-        side.get_ok("/kv_event_sources", LARGEST_SOURCES),
+        side.ask("/version", LARGEST_VERSION),
+        side.ask("/metrics", LARGEST_METRICS),
+        side.ask("/kv_event_sources", LARGEST_SOURCES),
     );
     let list = list?;
-    let version = version.and_then(|body| read_version(&body));
-    let metrics = metrics.map(|body| metrics_text::read(&String::from_utf8_lossy(&body))).unwrap_or_default();
     // An engine behind a unix socket shares our machine.
     let host = asker.url().host().unwrap_or("127.0.0.1");
-    let announced = sources.and_then(|body| event_endpoints::read(&body, host));
+    let fresh = SideAnswers {
+        version: version.map(|body| read_version(&body?)),
+        metrics: metrics
+            .map(|body| body.map(|body| metrics_text::read(&String::from_utf8_lossy(&body))).unwrap_or_default()),
+        announced: sources.map(|body| event_endpoints::read(&body?, host)),
+    };
+    let complete = fresh.complete();
+    let load = fresh.metrics.as_ref().map(|metrics| metrics.load);
+    let said = fresh.or(before);
     let engine = engine.unwrap_or_else(|| {
         let owned = list.models.iter().any(|model| &*model.owned_by == "vllm");
-        let speaks_vllm = metrics.is_vllm || owned || announced.is_some();
-        if speaks_vllm && version.is_some() { Engine::Vllm } else { Engine::Openai }
+        let speaks_vllm = said.metrics().is_some_and(|metrics| metrics.is_vllm) || owned || said.announced().is_some();
+        if speaks_vllm && said.version().is_some() { Engine::Vllm } else { Engine::Openai }
     });
-    Ok(Identity { engine, version, list, metrics, announced })
+    Ok(Identity { engine, list, said, load, complete })
 }
 
 /// Asks for the model list alone.

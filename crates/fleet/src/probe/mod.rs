@@ -10,4 +10,4 @@ pub(crate) mod model_list;
 
 pub(crate) use ask::{Asker, REFUSED, Trouble};
 pub(crate) use health_check::HealthCheck;
-pub(crate) use identity::{Identity, engine_load, identify, list_models};
+pub(crate) use identity::{Identity, SideAnswers, engine_load, identify, list_models};

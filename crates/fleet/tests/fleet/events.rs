@@ -1,8 +1,8 @@
 //! Event streams as signs of life, and of whose cache is known.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use fleet::{CacheSource, WorkerState};
+use fleet::{CacheSource, FailureKind, WorkerState};
 use kv_blocks::{DpRank, Target, WorkerId};
 use kv_events::{
     frames,
@@ -139,5 +139,23 @@ async fn the_default_port_is_tried_when_nobody_says_where_and_the_host_is_the_wo
     running.verdict("w1 ").await;
     running.verdict("w2 ").await;
     assert!(running.fleet.streams().is_empty());
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_stream_that_goes_while_a_check_hangs_is_seen_before_the_check_ends() {
+    let (publisher, endpoint) = publisher("tcp://127.0.0.1:0").await;
+    let engine = publishing_engine(&endpoint, 32).await;
+    let mut parts = parts(vec![worker("w1", &engine.url())]);
+    parts.health_checks.timeout = Duration::from_secs(3600);
+    let running = start(parts);
+    live(&running).await;
+    let checks = || engine.heads().iter().filter(|head| head.starts_with("GET /health ")).count();
+    let before = checks();
+    engine.hang("/health");
+    running.fleet.report_failure(WorkerId(0), FailureKind::Unavailable);
+    running.until("a check that hangs", |_| checks() > before).await;
+    drop(publisher);
+    running.until("predicted", |snapshot| snapshot.workers[0].cache_source() == CacheSource::Predicted).await;
     running.fleet.stop().await;
 }

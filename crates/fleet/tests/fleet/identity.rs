@@ -1,9 +1,9 @@
 //! What a worker says about itself.
 
-use std::num::NonZeroU32;
+use std::{num::NonZeroU32, time::Duration};
 
 use contract_id::contract;
-use fleet::{CacheSource, Engine};
+use fleet::{CacheSource, Engine, FailureKind, WorkerView};
 use kv_blocks::BlockSize;
 
 use crate::{
@@ -204,5 +204,89 @@ async fn metrics_show_states_and_cache_sources() {
     ] {
         assert!(text.contains(line), "{line} is missing in\n{text}");
     }
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_side_answer_that_does_not_come_takes_nothing_away() {
+    let mut engine = FakeEngine::serving("m").await;
+    engine.vllm(32);
+    engine.answer("/kv_event_sources", 200, r#"{"0":{"endpoint":"tcp://*:1"},"1":{"endpoint":"tcp://*:2"}}"#);
+    let mut parts = parts(vec![worker("w1", &engine.url())]);
+    parts.health_checks.timeout = Duration::from_millis(300);
+    let running = start(parts);
+    let known = |view: &WorkerView| {
+        (view.engine, view.version.as_deref().map(str::to_owned), view.num_blocks, view.block_size, view.dp_ranks())
+    };
+    let before = running.ready("w1").await;
+    assert_eq!((before.engine, before.dp_ranks(), before.num_blocks), (Engine::Vllm, 2, Some(512)));
+
+    let sides = ["/version", "/metrics", "/kv_event_sources"];
+    sides.iter().for_each(|path| engine.hang(path));
+    engine.die().await;
+    running.fleet.report_failure(before.id, FailureKind::Refused);
+    engine.start();
+    assert_eq!(known(&*running.ready("w1").await), known(&before));
+    // It is asked again, with more patience, when it is in use; that no answer comes then changes nothing either.
+    let asked = || engine.heads().iter().filter(|head| head.starts_with("GET /version ")).count();
+    running.until("the patient question", |_| asked() == 3).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(known(&running.fleet.snapshot().workers[0]), known(&before));
+    assert_eq!(running.fleet.streams().len(), 2);
+
+    // An answer that says less is believed.
+    engine.answer("/kv_event_sources", 200, r#"{"0":{"endpoint":"tcp://*:1"}}"#);
+    engine.die().await;
+    running.fleet.report_failure(before.id, FailureKind::Refused);
+    engine.start();
+    running.until("one rank", |snapshot| snapshot.workers[0].dp_ranks() == 1).await;
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+async fn the_models_of_an_aggregator_do_not_share_their_caches() {
+    let engine = FakeEngine::serving("a").await;
+    engine.answer(
+        "/v1/models",
+        200,
+        r#"{"data":[{"id":"a","root":"r1"},{"id":"alias","root":"r1"},{"id":"b","root":"r2"},{"id":"c"},
+            {"id":"lora","parent":"b"}]}"#,
+    );
+    let running = start(parts(vec![worker("w1", &engine.url())]));
+    running.ready("w1").await;
+    let snapshot = running.fleet.snapshot();
+    let space = |id: &str| snapshot.model(id).unwrap().candidates[0].namespace_model.to_string();
+    assert_eq!(["a", "alias", "b", "c", "lora"].map(space), ["a", "a", "b", "c", "b"]);
+    running.fleet.stop().await;
+    // One engine process with events has one model, whatever it calls it.
+    engine.answer("/kv_event_sources", 200, r#"{"0":{"endpoint":"tcp://*:1"}}"#);
+    let running = start(parts(vec![worker("w1", &engine.url())]));
+    running.until("a stream", |snapshot| snapshot.workers[0].is_ready() && !running.fleet.streams().is_empty()).await;
+    let snapshot = running.fleet.snapshot();
+    assert_eq!(&*snapshot.model("c").unwrap().candidates[0].namespace_model, "a");
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_publisher_that_its_worker_gives_up_is_followed_for_the_one_that_was_refused() {
+    let one = FakeEngine::serving("m").await;
+    let two = FakeEngine::serving("m").await;
+    let mut engines = [one, two];
+    for engine in &engines {
+        engine.answer("/kv_event_sources", 200, r#"{"0":{"endpoint":"tcp://*:1"}}"#);
+    }
+    let running = start(parts(vec![worker("w0", &engines[0].url()), worker("w1", &engines[1].url())]));
+    running.ready("w0").await;
+    running.ready("w1").await;
+    running.until("a stream", |_| running.fleet.streams().len() == 1).await;
+    let holder = usize::from(&*running.fleet.streams()[0].worker == "w1");
+    engines[holder].answer("/kv_event_sources", 200, "{}");
+    engines[holder].die().await;
+    running.fleet.report_failure(running.fleet.snapshot().workers[holder].id, FailureKind::Refused);
+    engines[holder].start();
+    let other = ["w1", "w0"][holder];
+    running
+        .until("the other's stream", |_| running.fleet.streams().iter().any(|stream| &*stream.worker == other))
+        .await;
     running.fleet.stop().await;
 }

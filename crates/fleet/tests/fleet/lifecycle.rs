@@ -1,9 +1,10 @@
 //! Up, down, loading, back.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use contract_id::contract;
 use fleet::{FailureKind, WorkerState};
+use kv_blocks::{HashScheme, Identity};
 
 use crate::{
     fake_engine::FakeEngine,
@@ -143,4 +144,56 @@ async fn nonsense_is_a_reason_not_to_use_a_worker_and_never_more() {
         assert_eq!(running.fleet.snapshot().workers[0].state, WorkerState::Down);
         running.fleet.stop().await;
     }
+}
+
+#[tokio::test]
+async fn a_restarted_worker_is_back_in_use_soon_after_it_answers_however_slow_its_side_answers() {
+    let mut engine = FakeEngine::serving("m").await;
+    engine.vllm(32);
+    let mut parts = parts(vec![worker("w1", &engine.url())]);
+    parts.health_checks.recovery_interval = Duration::from_millis(250);
+    parts.health_checks.recovery_max_interval = Duration::from_millis(250);
+    let running = start(parts);
+    let view = running.ready("w1").await;
+    let clock = net::Clock::system();
+    for (slow, away_ms) in [(false, 300), (false, 430), (true, 560), (true, 690)] {
+        engine.die().await;
+        running.fleet.report_failure(view.id, FailureKind::Refused);
+        // Long enough for the knocks to have found their rhythm, and at another place of it each time.
+        tokio::time::sleep(Duration::from_millis(away_ms)).await;
+        if slow {
+            let sides = ["/metrics", "/version", "/kv_event_sources", "/sim/tokenizer.json"];
+            sides.iter().for_each(|path| engine.hang(path));
+        }
+        engine.start();
+        let from = clock.now();
+        running.ready("w1").await;
+        let took = clock.now().since(from);
+        println!("back in use {} ms after the port answers (slow side answers: {slow})", took.as_millis());
+        // The promise is 0.5 s; a loaded test machine gets more, and still less than one side question's patience.
+        assert!(took < Duration::from_millis(2500), "{took:?}");
+    }
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_refused_request_empties_the_predictions_also_of_a_worker_that_was_down_already() {
+    let engine = FakeEngine::serving("m").await;
+    let mut parts = parts(vec![worker("w1", &engine.url())]);
+    parts.health_checks.unhealthy_threshold = NonZeroU32::MIN;
+    let (index, clock) = (Arc::clone(&parts.index), parts.clock);
+    let running = start(parts);
+    let view = running.ready("w1").await;
+    let candidate = running.fleet.snapshot().model("m").unwrap().candidates[0].clone();
+    let namespace = candidate.namespace(None, Identity::Tokens);
+    let chain = HashScheme::default().chain(None, &[7; 64], candidate.block_size());
+    engine.answer("/health", 500, "");
+    running.fleet.report_failure(view.id, FailureKind::Unavailable);
+    running.until("down", |snapshot| snapshot.workers[0].state == WorkerState::Down).await;
+    index.predict(candidate.target, &namespace, &chain, clock.now(), Duration::from_secs(100));
+    assert!(running.fleet.snapshot().model("m").unwrap().panic, "it may be the checks that fail");
+    running.fleet.report_failure(view.id, FailureKind::Refused);
+    assert_eq!(index.lookup(&namespace, &chain, clock.now()), []);
+    assert!(!running.fleet.snapshot().model("m").unwrap().panic);
+    running.fleet.stop().await;
 }

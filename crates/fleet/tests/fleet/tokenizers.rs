@@ -48,7 +48,8 @@ async fn the_models_own_directory_is_used_and_loaded_once_for_all_its_workers() 
     // The snapshot and each worker's record share one object; a second load would be a second one.
     assert_eq!(Arc::strong_count(prompt), 2);
     let report = &snapshot.model_reports()[0];
-    assert_eq!((report.tokenizer.source, report.tokenizer.engine), ("dir", "tokenizers"));
+    assert_eq!((report.tokenizer.source, report.tokenizer.engine), ("dir", "fastokens"));
+    assert_eq!(report.tokenizer.self_test, "ok");
     running.fleet.stop().await;
 }
 

@@ -63,6 +63,9 @@ impl Drop for HeldBody {
 
 /// Longest request target, in bytes.
 const MAX_TARGET: usize = 8 * 1024;
+/// Most of an unwanted body that is read, and for how long.
+const UNWANTED_BYTES: usize = 1024 * 1024;
+const UNWANTED_TIME: Duration = Duration::from_secs(1);
 /// A body may take this long however small it is, and beyond it one second per KiB.
 const BODY_GRACE: Duration = Duration::from_secs(10);
 const BODY_BYTES_PER_SECOND: u64 = 1024;
@@ -87,7 +90,7 @@ pub(crate) fn route(parts: &Parts) -> Result<&'static Route, ApiError> {
 pub(crate) async fn call(
     gateway: &Gateway,
     parts: Parts,
-    body: Incoming,
+    body: &mut Incoming,
     route: &'static Route,
     request_id: Arc<str>,
     received: Moment,
@@ -153,7 +156,7 @@ fn identity_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-async fn read(mut body: Incoming, limit: usize) -> Result<Bytes, ApiError> {
+async fn read(body: &mut Incoming, limit: usize) -> Result<Bytes, ApiError> {
     let too_large = |size: u64| {
         ApiError::new(
             ErrorCode::BodyTooLarge,
@@ -195,6 +198,28 @@ async fn read(mut body: Incoming, limit: usize) -> Result<Bytes, ApiError> {
         }
     }
     Ok(if rest.is_empty() { first } else { rest.freeze() })
+}
+
+/// Reads what is left of a body that nobody wants, so that the client gets its answer and not a reset connection. Gives
+/// up after a while: then the connection cannot be used again. A client that waits to be asked for its body is not asked.
+pub(crate) async fn drained(body: &mut Incoming, asks_first: bool) -> bool {
+    if body.is_end_stream() {
+        return true;
+    }
+    if asks_first {
+        return false;
+    }
+    let reading = async {
+        let mut size = 0;
+        while let Some(Ok(frame)) = body.frame().await {
+            size += frame.data_ref().map_or(0, Bytes::len);
+            if size > UNWANTED_BYTES {
+                return false;
+            }
+        }
+        body.is_end_stream()
+    };
+    tokio::time::timeout(UNWANTED_TIME, reading).await.unwrap_or(false)
 }
 
 fn overrides(headers: &HeaderMap) -> Result<Overrides, ApiError> {

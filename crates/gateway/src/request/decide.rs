@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use dialect::{ApiError, ErrorCode};
 use fleet::{ModelView, Snapshot, WorkerState};
-use kv_blocks::{DpRank, Identity, PromptBlocks, Target};
+use kv_blocks::{DpRank, Identity, PromptBlocks, WorkerId};
 use routing::{
-    Candidate, Decision, Dispatch, ExcludeReason, Excluded, Job, Method, Overrides, Pin, Policy, Refusal, Stopwatch,
+    Answer, Candidate, Decision, Dispatch, ExcludeReason, Excluded, Job, Method, Overrides, Pin, Policy, Refusal,
+    Stopwatch,
 };
 
 use super::{accept::Call, identify::Identified};
@@ -20,6 +21,7 @@ pub(crate) struct Placement<'a> {
     pub(crate) prompt: &'a Identified,
     pub(crate) salt: Option<Arc<str>>,
     pub(crate) expected_output_tokens: Option<u32>,
+    pub(crate) answer: Answer,
     pub(crate) pin: Option<Pin>,
 }
 
@@ -49,9 +51,9 @@ pub(crate) fn pin(snapshot: &Snapshot, asked: Option<&str>) -> Result<Option<Pin
     Ok(Some(Pin { worker: worker.id, rank: Some(DpRank(rank)) }))
 }
 
-/// Chooses a target and counts the load there. `failed` were tried for this request already.
-pub(crate) fn place(gateway: &Gateway, placement: &Placement<'_>, failed: &[Target]) -> Result<Placed, Refusal> {
-    let Placement { call, model, prompt, salt, expected_output_tokens, pin } = placement;
+/// Chooses a target and counts the load there. Workers in `failed` were tried for this request already.
+pub(crate) fn place(gateway: &Gateway, placement: &Placement<'_>, failed: &[WorkerId]) -> Result<Placed, Refusal> {
+    let Placement { call, model, prompt, salt, expected_output_tokens, answer, pin } = placement;
     let identity = prompt.blocks.as_ref().map_or(Identity::TextPrefix, PromptBlocks::identity);
     let mut candidates = Vec::with_capacity(model.candidates.len());
     let mut excluded: Vec<Excluded> = model
@@ -70,7 +72,7 @@ pub(crate) fn place(gateway: &Gateway, placement: &Placement<'_>, failed: &[Targ
         .collect();
     for candidate in &model.candidates {
         let worker = &candidate.worker;
-        if failed.contains(&candidate.target) {
+        if failed.contains(&candidate.target.worker) {
             let name = Arc::clone(&worker.name);
             excluded.push(Excluded { target: candidate.target, name, reason: ExcludeReason::FailedBefore });
             continue;
@@ -98,6 +100,7 @@ pub(crate) fn place(gateway: &Gateway, placement: &Placement<'_>, failed: &[Targ
         blocks: prompt.blocks.as_ref(),
         prompt_tokens: prompt.tokens,
         expected_output_tokens: *expected_output_tokens,
+        answer: *answer,
         candidates: &candidates,
         excluded: &excluded,
         random: gateway.ids.draw(),

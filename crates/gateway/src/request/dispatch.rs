@@ -155,10 +155,8 @@ async fn content(
     let mut held = Held::default();
     while let Some(data) = next_data(&mut body).await {
         let Ok(data) = data else {
-            return Err(match held.len() {
-                0 => Failure::no_answer(),
-                _ => Failure::protocol("the worker's reply ended before its announced end: try again".to_owned()),
-            });
+            // The engine had the answer when it sent the head: it would be computed again, so this is not tried again.
+            return Err(Failure::protocol("the worker's reply ended before its announced end: try again".to_owned()));
         };
         held.push(data);
         if held.len() > HELD_REPLY {
@@ -246,10 +244,7 @@ impl Failure {
                 reply: LastWord::Error(no_worker()),
             },
             SendFailure::NoHead => Self::no_answer(),
-            SendFailure::Protocol => Self {
-                class: Some(AttemptClass::C1),
-                ..Self::protocol("a worker's reply is not valid HTTP".to_owned())
-            },
+            SendFailure::Protocol => Self::protocol("the worker's reply is not valid HTTP: try again".to_owned()),
         }
     }
 

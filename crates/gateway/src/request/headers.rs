@@ -60,12 +60,13 @@ pub(crate) fn upstream(client: &HeaderMap, host: HeaderValue, api_key: Option<&s
 }
 
 /// The head of the client's reply: the worker's fields, less those of its connection and those about its insides.
+/// The length is not taken over: where the worker framed its reply by chunks it means nothing, and it would frame ours.
 pub(crate) fn downstream(worker: &HeaderMap) -> HeaderMap {
     let named = named_by_connection(worker);
     let mut out = HeaderMap::with_capacity(worker.len() + 6);
     for (name, value) in worker {
         let stays = HOP_BY_HOP.contains(name)
-            || [SERVER, SET_COOKIE, UPGRADE, HeaderName::from_static("x-powered-by")].contains(name)
+            || [CONTENT_LENGTH, SERVER, SET_COOKIE, UPGRADE, HeaderName::from_static("x-powered-by")].contains(name)
             || name.as_str() == crate::ids::REQUEST_ID
             || name.as_str().starts_with(OURS)
             || named.contains(name);
@@ -141,7 +142,7 @@ mod tests {
             ("x-request-id", "theirs"),
             ("x-engine-hint", "kept"),
         ]);
-        let want = map(&[("content-type", "text/event-stream"), ("content-length", "5"), ("x-engine-hint", "kept")]);
+        let want = map(&[("content-type", "text/event-stream"), ("x-engine-hint", "kept")]);
         assert_eq!(downstream(&reply), want);
     }
 }

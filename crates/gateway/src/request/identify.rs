@@ -11,6 +11,7 @@ use kv_blocks::{HashScheme, PromptBlocks};
 use net::Clock;
 use prompt::{ChatRequest, PromptModel};
 use routing::receipt::PromptSource;
+use tokio::sync::Semaphore;
 
 /// A prompt as the decision sees it.
 #[derive(Debug)]
@@ -18,6 +19,8 @@ pub(crate) struct Identified {
     pub(crate) source: PromptSource,
     pub(crate) blocks: Option<PromptBlocks>,
     pub(crate) tokens: u32,
+    /// Tokens that no earlier prompt had told.
+    pub(crate) new_tokens: u32,
     /// Microseconds.
     pub(crate) render_us: f64,
     pub(crate) tokenize_us: f64,
@@ -29,10 +32,14 @@ pub(crate) struct Identify {
     pub(crate) scheme: HashScheme,
     pub(crate) budget: Duration,
     pub(crate) clock: Clock,
+    /// Long prompts tokenised at once, a seat each: the next waits its turn. More than there are cores would only slow each
+    /// other down, and tokenizers keep tables for every thread they run on.
+    pub(crate) seats: Arc<Semaphore>,
 }
 
 /// Longest computation on a runtime thread: beyond it the work moves to the blocking pool, so that no other stream waits.
-const ON_RUNTIME: Duration = Duration::from_millis(2);
+/// A text may cost some ten times what is predicted (one word of many kilobytes), so this is well below what would hurt.
+const ON_RUNTIME: Duration = Duration::from_micros(500);
 
 impl Identify {
     /// Finds the prompt's identity. `bytes` is the body that `view` was read from.
@@ -53,13 +60,18 @@ impl Identify {
             tokenise(model, view, &self.clock)
         } else {
             let (model, bytes, clock) = (Arc::clone(model), bytes.clone(), self.clock);
-            let work = move || dialect::view(dialect, &bytes).ok().and_then(|view| tokenise(&model, &view, &clock));
+            let seat = Arc::clone(&self.seats).acquire_owned().await;
+            let work = move || {
+                // Held by the work itself: it goes on when the client has left.
+                let _seat = seat;
+                dialect::view(dialect, &bytes).ok().and_then(|view| tokenise(&model, &view, &clock))
+            };
             tokio::task::spawn_blocking(work).await.unwrap_or_default()
         };
         match tokenised {
-            Some(Tokenised { tokens, render_us, tokenize_us }) => {
+            Some(Tokenised { tokens, new_tokens, render_us, tokenize_us }) => {
                 let blocks = PromptBlocks::of_tokens(self.scheme, tokens.into());
-                Identified { render_us, tokenize_us, ..Identified::of(PromptSource::Tokens, blocks) }
+                Identified { new_tokens, render_us, tokenize_us, ..Identified::of(PromptSource::Tokens, blocks) }
             }
             None => self.by_text(view),
         }
@@ -76,6 +88,7 @@ impl Identify {
                     source: PromptSource::None,
                     blocks: None,
                     tokens: 0,
+                    new_tokens: 0,
                     render_us: 0.0,
                     tokenize_us: 0.0,
                 };
@@ -87,13 +100,15 @@ impl Identify {
 
 impl Identified {
     fn of(source: PromptSource, blocks: PromptBlocks) -> Self {
-        Self { source, tokens: blocks.token_count(), blocks: Some(blocks), render_us: 0.0, tokenize_us: 0.0 }
+        let tokens = blocks.token_count();
+        Self { source, tokens, new_tokens: tokens, blocks: Some(blocks), render_us: 0.0, tokenize_us: 0.0 }
     }
 }
 
 #[derive(Debug)]
 struct Tokenised {
     tokens: Vec<u32>,
+    new_tokens: u32,
     render_us: f64,
     tokenize_us: f64,
 }
@@ -114,6 +129,7 @@ fn tokenise(model: &PromptModel, view: &RequestView<'_>, clock: &Clock) -> Optio
                 documents: rendering.documents.map(RawJson::as_str),
                 chat_template: rendering.chat_template.map(RawJson::as_str),
                 chat_template_kwargs: rendering.chat_template_kwargs.map(RawJson::as_str),
+                reasoning_effort: rendering.reasoning_effort.map(RawJson::as_str),
                 add_generation_prompt: rendering.add_generation_prompt.unwrap_or(true),
                 continue_final_message: rendering.continue_final_message.unwrap_or(false),
                 add_special_tokens: rendering.add_special_tokens.unwrap_or(false),
@@ -133,9 +149,14 @@ fn tokenise(model: &PromptModel, view: &RequestView<'_>, clock: &Clock) -> Optio
     let chat = matches!(view.prompt, PromptPart::Messages(_));
     // A chat template writes the special tokens itself; a plain prompt gets those of the tokenizer.
     let add_special_tokens = rendering.add_special_tokens.unwrap_or(!chat);
-    let tokens = model.text_tokens(&text, add_special_tokens).ok()?;
+    let (tokens, new_tokens) = model.text_tokens_counted(&text, add_special_tokens).ok()?;
     let done = clock.now();
-    Some(Tokenised { tokens, render_us: rendered.ms_since(started) * 1e3, tokenize_us: done.ms_since(rendered) * 1e3 })
+    Some(Tokenised {
+        tokens,
+        new_tokens,
+        render_us: rendered.ms_since(started) * 1e3,
+        tokenize_us: done.ms_since(rendered) * 1e3,
+    })
 }
 
 /// Bytes that would be rendered and tokenised, about.

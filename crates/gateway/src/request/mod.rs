@@ -19,15 +19,19 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 use dialect::{ApiError, Dialect, ErrorCode};
 use fleet::ModelView;
 use futures_util::FutureExt;
-use http::{Request, Response};
+use http::{Request, Response, header::EXPECT};
 use hyper::body::Incoming;
-use kv_blocks::{Moment, Target};
-use routing::receipt::{AttemptClass, PromptNote};
+use kv_blocks::{Moment, WorkerId};
+use routing::{
+    Answer,
+    receipt::{AttemptClass, PromptNote},
+};
 
 pub(crate) use dispatch::no_worker;
 pub(crate) use identify::Identify;
 pub(crate) use relay::StreamLimits;
 pub(crate) use reply::ReplyBody;
+pub(crate) use settle::Won;
 
 use self::{
     accept::Call,
@@ -38,6 +42,7 @@ use self::{
 };
 use crate::{
     Gateway,
+    retry::RetryPermit,
     routes::{Endpoint, Route},
 };
 
@@ -62,15 +67,22 @@ async fn routed(
     request_id: Arc<str>,
     received: Moment,
 ) -> Response<ReplyBody> {
-    let (parts, body) = request.into_parts();
+    let (parts, mut body) = request.into_parts();
+    let asks_first = parts.headers.contains_key(EXPECT);
     let route = match accept::route(&parts) {
         Ok(route) => route,
-        Err(error) => return reply::error(&error, &request_id),
+        Err(error) => {
+            let response = reply::error(&error, &request_id);
+            return reply::closing_unless(accept::drained(&mut body, asks_first).await, response);
+        }
     };
     let mut settle = Settle::open(gateway, route, Arc::clone(&request_id), received);
-    let call = match accept::call(gateway, parts, body, route, Arc::clone(&request_id), received).await {
+    let call = match accept::call(gateway, parts, &mut body, route, Arc::clone(&request_id), received).await {
         Ok(call) => call,
-        Err(error) => return refused(settle, &error),
+        Err(error) => {
+            let response = refused(settle, &error);
+            return reply::closing_unless(accept::drained(&mut body, asks_first).await, response);
+        }
     };
     settle.timing().accept = gateway.clock.now().ms_since(received) * 1e3;
     let result = match route.endpoint {
@@ -119,16 +131,24 @@ async fn generate(gateway: &Arc<Gateway>, call: Call, dialect: Dialect, mut sett
     settle.timing().render = prompt.render_us;
     settle.timing().tokenize = prompt.tokenize_us;
     settle.about(about(&view, &model, &call, &prompt));
-    gateway.metrics.prompt_source.get_or_create(&crate::metrics::Source { source: prompt.source.as_str() }).inc();
+    gateway.metrics.identified(prompt.source.as_str());
     let salt: Option<Arc<str>> = view.cache_salt.as_deref().map(Arc::from);
     let expected_output_tokens = view.max_tokens;
+    let answer = if view.stream { Answer::Streamed } else { Answer::Whole };
     drop(view);
 
     let deadline = call.received + gateway.rules.timeout;
     let mut tries = Tries::default();
     loop {
-        let placement =
-            Placement { call: &call, model: &model, prompt: &prompt, salt: salt.clone(), expected_output_tokens, pin };
+        let placement = Placement {
+            call: &call,
+            model: &model,
+            prompt: &prompt,
+            salt: salt.clone(),
+            expected_output_tokens,
+            answer,
+            pin,
+        };
         let Placed { decision, lease } = match decide::place(gateway, &placement, &tries.excluded) {
             Ok(placed) => placed,
             Err(refusal) => {
@@ -149,7 +169,7 @@ async fn generate(gateway: &Arc<Gateway>, call: Call, dialect: Dialect, mut sett
             Err(failure) => failure,
         };
         settle.attempt_failed(&failure);
-        if !tries.again(gateway, &model, target, pin.is_some(), failure, deadline).await {
+        if !tries.again(gateway, &model, target.worker, pin.is_some(), failure, deadline).await {
             return last_word(settle, tries.last.map_or_else(|| LastWord::Error(dispatch::no_worker()), |it| it.reply));
         }
         // Workers may have gone or come back since: what was learned from this attempt is in the new snapshot.
@@ -167,19 +187,21 @@ fn about(view: &dialect::RequestView<'_>, model: &ModelView, call: &Call, prompt
         lora: served.and_then(|candidate| candidate.lora.clone()),
         stream: view.stream,
         priority: call.overrides.priority,
-        prompt: PromptNote { source: prompt.source, tokens: prompt.tokens, new_tokens: prompt.tokens },
+        prompt: PromptNote { source: prompt.source, tokens: prompt.tokens, new_tokens: prompt.new_tokens },
     }
 }
 
 /// What was tried for one request.
 #[derive(Debug, Default)]
 struct Tries {
-    /// Targets that failed it.
-    excluded: Vec<Target>,
+    /// Workers that failed it, all their ranks with them: what failed is a process, not a rank.
+    excluded: Vec<WorkerId>,
     /// Attempts that sent something.
     sends: u32,
     /// Times the only worker was tried again.
     again_there: u32,
+    /// Room in the budget, held while the retry that needed it runs.
+    permit: Option<RetryPermit>,
     last: Option<Failure>,
 }
 
@@ -189,12 +211,13 @@ impl Tries {
         &mut self,
         gateway: &Gateway,
         model: &ModelView,
-        target: Target,
+        worker: WorkerId,
         pinned: bool,
         failure: Failure,
         deadline: Moment,
     ) -> bool {
         let class = failure.class;
+        self.permit = None;
         // Of several 503s the longest wait is what the client is told.
         let failure = match self.last.take() {
             Some(before) if before.retry_after() > failure.retry_after() && before.status == failure.status => before,
@@ -209,14 +232,23 @@ impl Tries {
                 return false;
             }
         }
-        self.excluded.push(target);
-        let others = !pinned && model.candidates.iter().any(|candidate| !self.excluded.contains(&candidate.target));
-        if others {
-            return class != AttemptClass::C2 || gateway.retry_permit().is_some();
+        self.excluded.push(worker);
+        let workers = || model.candidates.iter().map(|candidate| candidate.target.worker);
+        if !pinned && workers().any(|worker| !self.excluded.contains(&worker)) {
+            if class == AttemptClass::C2 {
+                self.permit = gateway.retry_permit();
+                return self.permit.is_some();
+            }
+            return true;
         }
-        let alone = model.candidates.len() == 1 || pinned;
-        let may = alone && (class == AttemptClass::C1 || status == Some(503));
-        let Some(_permit) = may.then(|| gateway.retry_permit()).flatten() else { return false };
+        let alone = pinned || workers().all(|other| other == worker);
+        if !alone || !(class == AttemptClass::C1 || status == Some(503)) {
+            return false;
+        }
+        self.permit = gateway.retry_permit();
+        if self.permit.is_none() {
+            return false;
+        }
         let pause = gateway.rules.retry.delay(self.again_there, gateway.ids.draw());
         self.again_there += 1;
         if gateway.clock.now() + pause >= deadline {
@@ -232,13 +264,12 @@ impl Tries {
 fn relayed(
     gateway: &Arc<Gateway>,
     committed: dispatch::Committed,
-    worker: kv_blocks::WorkerId,
+    worker: WorkerId,
     mut settle: Settle,
 ) -> Response<ReplyBody> {
     let dispatch::Committed { head, content } = committed;
-    settle.committed(head.status.as_u16(), matches!(content, Content::Begun { .. }));
-    let streamed = matches!(content, Content::Begun { kind: dispatch::BodyKind::Events, .. });
-    let head = reply::head(&head, streamed, &settle);
+    settle.committed(head.status.as_u16(), &content);
+    let head = reply::head(&head, &settle);
     let body = match content {
         Content::Whole(bytes) => {
             if let Some(chunk) = dialect::Chunk::read(&bytes) {
@@ -265,7 +296,7 @@ fn relayed(
 
 /// The client gets an error of ours.
 fn refused(mut settle: Settle, error: &ApiError) -> Response<ReplyBody> {
-    settle.answered(error.status);
+    settle.answered(error);
     let mut response = reply::error(error, settle.request_id());
     reply::explain(response.headers_mut(), &settle);
     response
@@ -277,7 +308,7 @@ fn last_word(mut settle: Settle, word: LastWord) -> Response<ReplyBody> {
         LastWord::Error(error) => refused(settle, &error),
         LastWord::Pass(head, bytes) => {
             settle.passed(head.status.as_u16());
-            let head = reply::head(&head, false, &settle);
+            let head = reply::head(&head, &settle);
             reply::with_head(head, ReplyBody::whole(bytes, settle))
         }
     }

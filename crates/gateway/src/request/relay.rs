@@ -152,15 +152,22 @@ impl Relay {
         let torn = self.events.as_ref().and_then(|events| events.torn_since);
         let torn = torn.map_or(Duration::MAX, |since| TORN_EVENT.saturating_sub(now.since(since)));
         let next = idle.min(total).min(torn);
+        if next.is_zero() {
+            // A timer set to this very moment fires at the next tick, and would be set anew there: it would never fire.
+            return Poll::Ready(());
+        }
         self.alarm.as_mut().reset(tokio::time::Instant::now() + next);
         self.alarm.as_mut().poll(cx)
     }
 
-    /// Handles whatever time has run out; true if something may go out now.
+    fn is_too_long(&self) -> bool {
+        self.clock.now().since(self.started) >= self.limits.total
+    }
+
+    /// Handles whatever time has run out; true if something is to be done now.
     fn alarmed(&mut self) -> bool {
         let now = self.clock.now();
-        if now.since(self.started) >= self.limits.total {
-            self.cut(Cut::TooLong);
+        if self.is_too_long() {
             return true;
         }
         if now.since(self.last_byte) >= self.limits.idle {
@@ -184,17 +191,18 @@ impl Relay {
             Cut::Broken => (
                 ErrorCode::StreamInterrupted,
                 "the worker's reply broke off: what came before this event is incomplete",
-                FailureKind::MidStream,
+                Some(FailureKind::MidStream),
             ),
             Cut::Idle => (
                 ErrorCode::StreamIdleTimeout,
                 "the worker sent nothing for request.stream_idle_timeout: what came before this event is incomplete",
-                FailureKind::MidStream,
+                Some(FailureKind::MidStream),
             ),
             Cut::TooLong => (
                 ErrorCode::StreamTooLong,
                 "the reply ran longer than request.stream_max_duration: what came before this event is incomplete",
-                FailureKind::MidStream,
+                // Our own limit: the worker did nothing wrong.
+                None,
             ),
         };
         self.settle.cut(code, kind);
@@ -281,7 +289,15 @@ impl Body for Relay {
         let relay = self.get_mut();
         loop {
             if let Some(bytes) = relay.ready.pop_front() {
+                if relay.ready.is_empty() && matches!(relay.end, End::Clean) {
+                    relay.end = End::Over;
+                    relay.settle.whole();
+                }
                 return Poll::Ready(Some(Ok(Frame::data(bytes))));
+            }
+            if matches!(relay.end, End::Open) && relay.is_too_long() {
+                relay.cut(Cut::TooLong);
+                continue;
             }
             match &mut relay.end {
                 End::Open => {}
@@ -303,6 +319,10 @@ impl Body for Relay {
                         && !data.is_empty()
                     {
                         relay.take_in(data);
+                    }
+                    // A body of announced length is not asked again once that length is out: its end is seen here.
+                    if relay.upstream.is_end_stream() {
+                        relay.ended();
                     }
                 }
                 Poll::Ready(Some(Err(error))) => {
@@ -327,6 +347,12 @@ impl Body for Relay {
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::default()
+        let mut hint = SizeHint::default();
+        // A length that the worker announced, and that frames its reply, is announced to the client too. An event stream
+        // may grow by an error event of ours.
+        if let (None, Some(left)) = (&self.events, self.upstream.size_hint().exact()) {
+            hint.set_exact(self.ready.iter().map(|bytes| bytes.len() as u64).sum::<u64>() + left);
+        }
+        hint
     }
 }

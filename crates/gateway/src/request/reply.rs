@@ -10,7 +10,6 @@ use bytes::Bytes;
 use dialect::ApiError;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, response::Parts};
 use http_body::{Body, Frame, SizeHint};
-use routing::receipt::Verdict;
 use serde::Serialize;
 
 use super::{headers, relay::Relay, settle::Settle};
@@ -34,7 +33,12 @@ impl ReplyBody {
         Self::Whole(Some(bytes.into()), None)
     }
 
-    pub(crate) fn whole(bytes: Bytes, settle: Settle) -> Self {
+    pub(crate) fn whole(bytes: Bytes, mut settle: Settle) -> Self {
+        if bytes.is_empty() {
+            // An empty body is never asked for.
+            settle.whole();
+            return Self::empty();
+        }
         Self::Whole(Some(bytes), Some(Box::new(settle)))
     }
 }
@@ -49,8 +53,7 @@ impl Body for ReplyBody {
                 if let Some(mut settle) = settle.take() {
                     settle.whole();
                 }
-                let bytes = bytes.take().filter(|bytes| !bytes.is_empty());
-                Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes))))
+                Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))))
             }
             Self::Relay(relay) => Pin::new(relay.as_mut()).poll_frame(cx),
         }
@@ -58,8 +61,7 @@ impl Body for ReplyBody {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            // An account that is not settled yet must be: the body is polled even if there is nothing in it.
-            Self::Whole(bytes, settle) => settle.is_none() && bytes.as_ref().is_none_or(Bytes::is_empty),
+            Self::Whole(bytes, _) => bytes.is_none(),
             Self::Relay(relay) => relay.is_end_stream(),
         }
     }
@@ -73,12 +75,8 @@ impl Body for ReplyBody {
 }
 
 /// The head of a reply that came from a worker.
-pub(crate) fn head(worker: &Parts, events: bool, settle: &Settle) -> (StatusCode, HeaderMap) {
+pub(crate) fn head(worker: &Parts, settle: &Settle) -> (StatusCode, HeaderMap) {
     let mut fields = headers::downstream(&worker.headers);
-    if events {
-        // A stream may grow by an error event of ours.
-        fields.remove(header::CONTENT_LENGTH);
-    }
     insert(&mut fields, HeaderName::from_static(REQUEST_ID), settle.request_id());
     explain(&mut fields, settle);
     (worker.status, fields)
@@ -86,12 +84,11 @@ pub(crate) fn head(worker: &Parts, events: bool, settle: &Settle) -> (StatusCode
 
 /// Our own headers: who, by what rule, under which decision, and what was expected of its cache.
 pub(crate) fn explain(fields: &mut HeaderMap, settle: &Settle) {
-    let Some(Verdict::Decided(decision)) = settle.verdict() else { return };
-    insert(fields, HeaderName::from_static("x-warmroute-worker"), &decision.winner_name);
-    insert(fields, HeaderName::from_static("x-warmroute-policy"), decision.policy.as_str());
+    let Some(won) = settle.won() else { return };
+    insert(fields, HeaderName::from_static("x-warmroute-worker"), &won.worker);
+    insert(fields, HeaderName::from_static("x-warmroute-policy"), won.policy);
     insert(fields, HeaderName::from_static("x-warmroute-decision"), &settle.id().to_string());
-    let predicted = HeaderValue::from(decision.predicted_cached_tokens);
-    fields.insert("x-warmroute-predicted-cached-tokens", predicted);
+    fields.insert("x-warmroute-predicted-cached-tokens", HeaderValue::from(won.predicted_cached_tokens));
 }
 
 pub(crate) fn with_head((status, fields): (StatusCode, HeaderMap), body: ReplyBody) -> Response<ReplyBody> {
@@ -111,9 +108,14 @@ pub(crate) fn error(error: &ApiError, request_id: &str) -> Response<ReplyBody> {
     if !error.is_retryable() {
         fields.insert("x-should-retry", HeaderValue::from_static("false"));
     }
-    if matches!(error.status, 408 | 413) {
-        // The body was not read to its end: what follows on this connection cannot be told apart from it.
-        fields.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+/// The same reply, after which the connection is closed unless the request's body was read to its end: what follows on
+/// it could not be told apart from the rest of that body.
+pub(crate) fn closing_unless(drained: bool, mut response: Response<ReplyBody>) -> Response<ReplyBody> {
+    if !drained {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     response
 }

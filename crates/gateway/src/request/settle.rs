@@ -6,26 +6,19 @@
 
 use std::sync::Arc;
 
-use dialect::{Chunk, ErrorCode, Usage};
+use dialect::{ApiError, Chunk, ErrorCode, Usage};
 use fleet::FailureKind;
 use kv_blocks::{Moment, Target};
 use routing::{
-    Refusal,
+    Decision, Refusal,
     receipt::{
         Attempt, AttemptClass, AttemptResult, DecisionId, Hold, Outcome, OutcomeKind, PromptNote, Receipt, Timing,
         Verdict,
     },
 };
 
-use super::dispatch::Failure;
-use crate::{
-    Gateway,
-    lease::Lease,
-    metrics::{
-        ClassResult, PolicyLabel, PolicyMethod, RouteLabel, RouteOutcome, Stage, Worker, WorkerReason, WorkerResult,
-    },
-    routes::Route,
-};
+use super::dispatch::{BodyKind, Content, Failure};
+use crate::{Gateway, lease::Lease, metrics::Settled, routes::Route};
 
 /// The drop guard of one request.
 #[derive(Debug)]
@@ -37,14 +30,15 @@ pub(crate) struct Settle {
     id: DecisionId,
     about: Option<About>,
     verdict: Option<Verdict>,
+    won: Option<Won>,
     lease: Option<Lease>,
     attempts: Vec<Attempt>,
     open: Option<OpenAttempt>,
     timing: Timing,
     published: bool,
     status: Option<u16>,
-    first_byte: Option<Moment>,
-    streaming: bool,
+    first_token: Option<Moment>,
+    relaying: bool,
     usage: Option<Usage>,
     finish_reason: Option<Arc<str>>,
     in_band_error: bool,
@@ -60,6 +54,14 @@ pub(crate) struct About {
     pub(crate) stream: bool,
     pub(crate) priority: i32,
     pub(crate) prompt: PromptNote,
+}
+
+/// What of the last decision is told in headers and counted at the end.
+#[derive(Clone, Debug)]
+pub(crate) struct Won {
+    pub(crate) worker: Arc<str>,
+    pub(crate) policy: &'static str,
+    pub(crate) predicted_cached_tokens: u32,
 }
 
 #[derive(Debug)]
@@ -80,14 +82,15 @@ impl Settle {
             id: gateway.decision_ids.next_id(),
             about: None,
             verdict: None,
+            won: None,
             lease: None,
             attempts: Vec::new(),
             open: None,
             timing: Timing::default(),
             published: false,
             status: None,
-            first_byte: None,
-            streaming: false,
+            first_token: None,
+            relaying: false,
             usage: None,
             finish_reason: None,
             in_band_error: false,
@@ -103,8 +106,9 @@ impl Settle {
         self.id
     }
 
-    pub(crate) fn verdict(&self) -> Option<&Verdict> {
-        self.verdict.as_ref()
+    /// The last decision's outcome, once there is one.
+    pub(crate) fn won(&self) -> Option<&Won> {
+        self.won.as_ref()
     }
 
     /// The router's own times, filled in stage by stage.
@@ -117,18 +121,22 @@ impl Settle {
     }
 
     /// A decision was made; the load it counted is ours to free.
-    pub(crate) fn placed(&mut self, decision: routing::Decision, lease: Lease) {
-        let metrics = &self.gateway.metrics;
-        let (policy, method) = (decision.policy.as_str(), decision.method.as_str());
-        metrics.decisions.get_or_create(&PolicyMethod { policy, method }).inc();
-        let took = (decision.lookup_us + decision.decide_us) / 1e6;
-        metrics.decision.get_or_create(&PolicyLabel { policy }).observe(took);
-        self.timing.lookup = decision.lookup_us;
-        self.timing.decide = decision.decide_us;
+    pub(crate) fn placed(&mut self, decision: Decision, lease: Lease) {
+        let policy = decision.policy.as_str();
+        self.gateway.metrics.decided(policy, decision.method.as_str(), decision.lookup_us + decision.decide_us);
+        // A request that is tried again pays for each decision.
+        self.timing.hash += decision.hash_us;
+        self.timing.lookup += decision.lookup_us;
+        self.timing.decide += decision.decide_us;
         self.open = Some(OpenAttempt {
             target: lease.target(),
             name: Arc::clone(&decision.winner_name),
             started: self.gateway.clock.now(),
+        });
+        self.won = Some(Won {
+            worker: Arc::clone(&decision.winner_name),
+            policy,
+            predicted_cached_tokens: decision.predicted_cached_tokens,
         });
         self.verdict = Some(Verdict::Decided(Box::new(decision)));
         self.lease = Some(lease);
@@ -151,23 +159,21 @@ impl Settle {
     }
 
     /// The reply's head goes out: from here on nothing is tried again.
-    pub(crate) fn committed(&mut self, status: u16, streaming: bool) {
+    pub(crate) fn committed(&mut self, status: u16, content: &Content) {
         self.status = Some(status);
-        self.first_byte = Some(self.gateway.clock.now());
         if let Some(lease) = &mut self.lease {
-            lease.first_token();
             self.gateway.fleet.report_success(lease.target().worker);
+            // Only the first event of a stream says when the prompt was computed: a whole reply comes after its last
+            // token, and an error after nothing.
+            if matches!(content, Content::Begun { kind: BodyKind::Events, .. }) && (200..300).contains(&status) {
+                lease.first_token();
+                self.first_token = Some(self.gateway.clock.now());
+            }
         }
-        if streaming {
-            self.streaming = true;
+        if matches!(content, Content::Begun { .. }) {
+            self.relaying = true;
             self.gateway.metrics.open_streams.inc();
         }
-        self.timing.total = self.timing.accept
-            + self.timing.render
-            + self.timing.tokenize
-            + self.timing.hash
-            + self.timing.lookup
-            + self.timing.decide;
         self.publish(None);
     }
 
@@ -182,51 +188,54 @@ impl Settle {
 
     /// The reply reached the client whole.
     pub(crate) fn whole(&mut self) {
-        let failed = self.in_band_error && self.status.is_some_and(|status| status < 400);
-        self.end = Some(if failed { OutcomeKind::UpstreamError } else { OutcomeKind::Ok });
+        let status = self.status.unwrap_or(200);
+        let failed = self.in_band_error && status < 400;
+        self.end = Some(if failed { OutcomeKind::UpstreamError } else { outcome_of(status) });
         self.close_attempt(None, AttemptResult::Ok, self.status);
     }
 
-    /// A running reply was cut.
-    pub(crate) fn cut(&mut self, code: ErrorCode, kind: FailureKind) {
+    /// A running reply was cut; `kind` says what the worker did wrong, if it did.
+    pub(crate) fn cut(&mut self, code: ErrorCode, kind: Option<FailureKind>) {
         tracing::warn!(request_id = %self.request_id, code = code.as_str(), "reply cut");
-        self.worker_failed(kind);
+        if let Some(kind) = kind {
+            self.worker_failed(kind);
+        }
         self.end = Some(OutcomeKind::UpstreamError);
         self.close_attempt(Some(AttemptClass::C3), AttemptResult::MidStream, self.status);
         self.lease = None;
     }
 
     /// The client gets an error of ours in place of a reply.
-    pub(crate) fn answered(&mut self, status: u16) {
-        self.status = Some(status);
-        self.end = Some(match status {
-            429 | 503 => OutcomeKind::Shed,
-            400..=499 => OutcomeKind::ClientError,
-            _ if !self.attempts.is_empty() => OutcomeKind::UpstreamError,
-            _ => OutcomeKind::RouterError,
-        });
+    pub(crate) fn answered(&mut self, error: &ApiError) {
+        self.status = Some(error.status);
+        let kind = match error.status {
+            500.. if error.status != 503 && self.attempts.is_empty() => OutcomeKind::RouterError,
+            status => outcome_of(status),
+        };
+        if kind == OutcomeKind::Shed {
+            self.gateway.metrics.shed(error.code.as_str());
+        }
+        self.end = Some(kind);
     }
 
-    /// The worker's own reply is passed on whole, after attempts were used up.
+    /// A reply that is not relayed goes out: one of our own, or a worker's last word.
     pub(crate) fn passed(&mut self, status: u16) {
         self.status = Some(status);
-        self.end = Some(OutcomeKind::Ok);
+        self.end = Some(outcome_of(status));
     }
 
     fn worker_failed(&self, kind: FailureKind) {
         let Some(open) = &self.open else { return };
         self.gateway.fleet.report_failure(open.target.worker, kind);
-        if matches!(kind, FailureKind::Refused) {
+        if kind == FailureKind::Refused {
             self.gateway.pools.forget(open.target.worker);
         }
-        let label = WorkerReason { worker: open.name.to_string(), reason: kind.as_str() };
-        self.gateway.metrics.upstream_failures.get_or_create(&label).inc();
+        self.gateway.metrics.worker_failed(&open.name, kind.as_str());
     }
 
     fn close_attempt(&mut self, class: Option<AttemptClass>, result: AttemptResult, status: Option<u16>) {
         let Some(open) = self.open.take() else { return };
-        let label = ClassResult { class: class.map_or("", AttemptClass::as_str), result: result.as_str() };
-        self.gateway.metrics.attempts.get_or_create(&label).inc();
+        self.gateway.metrics.attempted(class.map_or("", AttemptClass::as_str), result.as_str());
         self.attempts.push(Attempt {
             n: u32::try_from(self.attempts.len()).unwrap_or(u32::MAX).saturating_add(1),
             target: open.target,
@@ -249,7 +258,9 @@ impl Settle {
             return;
         }
         // A request that never came to a decision has nothing to explain.
-        let (Some(about), Some(verdict)) = (self.about.take(), self.verdict.clone()) else { return };
+        let (Some(about), Some(verdict)) = (self.about.take(), self.verdict.take()) else { return };
+        let timing = &mut self.timing;
+        timing.total = timing.accept + timing.render + timing.tokenize + timing.hash + timing.lookup + timing.decide;
         self.gateway.ring.push(Receipt {
             id: self.id,
             at_unix_ms: self.gateway.clock.unix_ms(),
@@ -277,7 +288,7 @@ impl Settle {
         Outcome {
             kind,
             status: self.status,
-            ttft_ms: self.first_byte.map(|at| at.ms_since(self.received)),
+            ttft_ms: self.first_token.map(|at| at.ms_since(self.received)),
             duration_ms: now.ms_since(self.received),
             prompt_tokens: self.usage.map(|usage| usage.prompt_tokens),
             completion_tokens: self.usage.map(|usage| usage.completion_tokens),
@@ -285,58 +296,55 @@ impl Settle {
             finish_reason: self.finish_reason.clone(),
         }
     }
-
-    fn count(&self, kind: OutcomeKind, now: Moment) {
-        let metrics = &self.gateway.metrics;
-        let route = self.route.path;
-        metrics.requests.get_or_create(&RouteOutcome { route, outcome: kind.as_str() }).inc();
-        metrics.request.get_or_create(&RouteLabel { route }).observe(now.since(self.received).as_secs_f64());
-        for (stage, us) in [
-            ("accept", self.timing.accept),
-            ("render", self.timing.render),
-            ("tokenize", self.timing.tokenize),
-            ("lookup", self.timing.lookup),
-            ("decide", self.timing.decide),
-        ] {
-            metrics.stage.get_or_create(&Stage { stage }).observe(us / 1e6);
-        }
-        let Some(Verdict::Decided(decision)) = &self.verdict else { return };
-        let worker = || Worker { worker: decision.winner_name.to_string() };
-        if let Some(at) = self.first_byte {
-            metrics.ttft.get_or_create(&worker()).observe(at.since(self.received).as_secs_f64());
-        }
-        let predicted = decision.predicted_cached_tokens;
-        metrics.predicted_cached_tokens.get_or_create(&worker()).inc_by(u64::from(predicted));
-        let Some(usage) = self.usage else { return };
-        metrics.prompt_tokens.get_or_create(&worker()).inc_by(u64::from(usage.prompt_tokens));
-        if usage.prompt_tokens > 0 {
-            metrics.overlap.observe((f64::from(predicted) / f64::from(usage.prompt_tokens)).min(1.0));
-        }
-        let Some(actual) = usage.cached_tokens else { return };
-        metrics.actual_cached_tokens.get_or_create(&worker()).inc_by(u64::from(actual));
-        let result = match predicted.cmp(&actual) {
-            std::cmp::Ordering::Equal => "exact",
-            std::cmp::Ordering::Greater => "over",
-            std::cmp::Ordering::Less => "under",
-        };
-        let label = WorkerResult { worker: decision.winner_name.to_string(), result };
-        metrics.parity_requests.get_or_create(&label).inc();
-    }
 }
 
 impl Drop for Settle {
     fn drop(&mut self) {
         self.lease = None;
-        let kind = self.end.unwrap_or(OutcomeKind::ClientGone);
-        if kind == OutcomeKind::ClientGone {
-            self.close_attempt(None, AttemptResult::ClientGone, self.status);
+        let unannounced = || {
+            if std::thread::panicking() { OutcomeKind::RouterError } else { OutcomeKind::ClientGone }
+        };
+        let kind = self.end.unwrap_or_else(unannounced);
+        match kind {
+            OutcomeKind::ClientGone => self.close_attempt(None, AttemptResult::ClientGone, self.status),
+            OutcomeKind::RouterError => self.status = self.status.or(Some(500)),
+            _ => {}
         }
-        if self.streaming {
+        if self.relaying {
             self.gateway.metrics.open_streams.dec();
         }
         let now = self.gateway.clock.now();
-        self.count(kind, now);
+        self.gateway.metrics.settled(&Settled {
+            route: self.route.path,
+            kind,
+            took: now.since(self.received),
+            ttft: self.first_token.map(|at| at.since(self.received)),
+            timing: self.won.is_some().then_some(&self.timing),
+            won: self.won.as_ref(),
+            usage: self.usage,
+        });
+        if self.gateway.limits.log_requests {
+            tracing::info!(
+                request_id = %self.request_id,
+                route = self.route.path,
+                status = self.status,
+                outcome = kind.as_str(),
+                worker = self.won.as_ref().map(|won| &*won.worker),
+                ms = now.ms_since(self.received),
+                "request"
+            );
+        }
         let outcome = self.outcome(kind, now);
         self.publish(Some(outcome));
+    }
+}
+
+/// What a status that reached the client means.
+fn outcome_of(status: u16) -> OutcomeKind {
+    match status {
+        ..400 => OutcomeKind::Ok,
+        429 | 503 => OutcomeKind::Shed,
+        400..500 => OutcomeKind::ClientError,
+        _ => OutcomeKind::UpstreamError,
     }
 }

@@ -12,8 +12,6 @@ use tokio::task::AbortHandle;
 pub(crate) struct Connection {
     sender: SendRequest<Full<Bytes>>,
     driver: AbortHandle,
-    /// Requests sent on it so far; above 1 a failure may be a stale reuse.
-    pub(crate) sent: u32,
 }
 
 impl Connection {
@@ -28,7 +26,7 @@ impl Connection {
             }
         })
         .abort_handle();
-        Ok(Self { sender, driver, sent: 0 })
+        Ok(Self { sender, driver })
     }
 
     /// The request side.

@@ -7,8 +7,9 @@ use parking_lot::Mutex;
 
 use super::Connection;
 
-/// How long a connection may be idle before it is closed: below what engines use, so that they rarely close first.
-const IDLE_LIMIT: Duration = Duration::from_secs(20);
+/// How long a connection may be idle before it is closed: below the 5 s after which Python engines close theirs, so that
+/// a request rarely meets a connection that is going away.
+const IDLE_LIMIT: Duration = Duration::from_secs(4);
 /// Idle connections kept per worker. One more is closed in place of being kept.
 const PER_WORKER: usize = 512;
 
@@ -26,8 +27,17 @@ impl Pools {
     pub(crate) fn take(&self, worker: WorkerId, now: Moment) -> Option<Connection> {
         let mut idle = self.idle.lock();
         let kept = idle.get_mut(&worker)?;
-        kept.retain(|(since, connection)| now.since(*since) < IDLE_LIMIT && connection.is_ready());
-        kept.pop().map(|(_, connection)| connection)
+        while let Some((since, connection)) = kept.pop() {
+            if now.since(since) >= IDLE_LIMIT {
+                // Those below were used even longer ago.
+                kept.clear();
+                return None;
+            }
+            if connection.is_ready() {
+                return Some(connection);
+            }
+        }
+        None
     }
 
     /// Keeps a connection whose reply was read to its end.

@@ -45,29 +45,31 @@ impl Pools {
     /// Sends one request. Dropping the future closes the connection, so the worker sees a client that hung up.
     pub(crate) async fn send(&self, outgoing: Outgoing<'_>, clock: &Clock) -> Result<Answer, SendFailure> {
         let Outgoing { worker, url, mut request, connect_timeout } = outgoing;
-        loop {
-            let mut connection = match self.take(worker, clock.now()) {
-                Some(connection) => connection,
-                None => open(url, connect_timeout).await?,
-            };
-            connection.sent += 1;
+        if let Some(mut connection) = self.take(worker, clock.now()) {
             match connection.sender().try_send_request(request).await {
                 Ok(response) => return Ok(Answer { response, connection }),
-                // The request comes back whole when the connection closed before its first byte was written. A pooled
-                // one may have been closed by the worker while idle: the next round takes another or opens a fresh one.
+                // The request comes back whole when the connection closed before its first byte was written: the worker
+                // closed it while it was idle. It goes out on a fresh one, and nothing has happened.
                 Err(mut failed) => match failed.take_message() {
-                    Some(unsent) if connection.sent > 1 => request = unsent,
-                    Some(_) => return Err(SendFailure::NotSent { refused: false }),
-                    None => {
-                        let error = failed.into_error();
-                        tracing::debug!(%error, "no head from the worker");
-                        let parse = error.is_parse() || error.is_parse_too_large();
-                        return Err(if parse { SendFailure::Protocol } else { SendFailure::NoHead });
-                    }
+                    Some(unsent) => request = unsent,
+                    None => return Err(no_head(failed.error())),
                 },
             }
         }
+        let mut connection = open(url, connect_timeout).await?;
+        match connection.sender().try_send_request(request).await {
+            Ok(response) => Ok(Answer { response, connection }),
+            Err(mut failed) => Err(match failed.take_message() {
+                Some(_) => SendFailure::NotSent { refused: false },
+                None => no_head(failed.error()),
+            }),
+        }
     }
+}
+
+fn no_head(error: &hyper::Error) -> SendFailure {
+    tracing::debug!(%error, "no head from the worker");
+    if error.is_parse() || error.is_parse_too_large() { SendFailure::Protocol } else { SendFailure::NoHead }
 }
 
 async fn open(url: &WorkerUrl, timeout: Duration) -> Result<Connection, SendFailure> {

@@ -1,5 +1,7 @@
 //! What the index answers; nothing here changes it.
 
+use std::sync::Arc;
+
 use kv_blocks::{Moment, Namespace, SequenceHash, Target, Tier};
 
 use super::State;
@@ -77,22 +79,26 @@ impl State {
         digests
     }
 
-    pub(crate) fn dump(&self, row: &mut dyn FnMut(DumpRow<'_>)) {
-        for (key, block) in self.blocks.iter() {
+    /// The memberships of one part of the blocks; `None` beyond the last.
+    pub(crate) fn dump(&self, part: usize) -> Option<Vec<DumpRow>> {
+        if part >= self.blocks.parts() {
+            return None;
+        }
+        let mut rows = Vec::new();
+        for (key, block) in self.blocks.part(part) {
             let space = self.spaces.get(key.space);
             for (owner, tiers) in block.holders() {
-                for tier in tiers.iter() {
-                    row(DumpRow {
-                        namespace: &space.namespace,
-                        salt_digest: space.salt_digest.as_deref(),
-                        target: self.owners.get(*owner).target,
-                        tier,
-                        depth: block.depth,
-                        hash: key.hash,
-                        parent: block.parent,
-                    });
-                }
+                rows.extend(tiers.iter().map(|tier| DumpRow {
+                    namespace: Arc::clone(&space.namespace),
+                    salt_digest: space.salt_digest.clone(),
+                    target: self.owners.get(*owner).target,
+                    tier,
+                    depth: block.depth,
+                    hash: key.hash,
+                    parent: block.parent,
+                }));
             }
         }
+        Some(rows)
     }
 }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use kv_blocks::{BlockSize, EngineHash, Identity, Namespace, Removed, SequenceHash, Stored, Target, Tier};
+use kv_blocks::{EngineHash, Identity, Namespace, Removed, SequenceHash, Stored, Target, Tier};
 
 use super::{ALIAS_BYTES, BLOCK_BYTES, MEMBERSHIP_BYTES, State};
 use crate::{
     Applied,
     blocks::{BlockKey, Place},
-    owner::{Alias, OwnerId},
+    owner::{Alias, Name, OwnerId},
     spaces::SpaceId,
 };
 
@@ -63,20 +63,6 @@ impl State {
         done
     }
 
-    pub(crate) fn clear_tier(&mut self, target: Target, tier: Tier) -> Applied {
-        let done = Applied { applied: 1, ..Applied::default() };
-        let Some(owner) = self.owners.find(target) else { return done };
-        let aliases: Vec<_> = self.owners.get(owner).aliases.iter().map(|(name, alias)| (*name, *alias)).collect();
-        for (name, alias) in aliases {
-            self.leave_tier(owner, alias.key, tier);
-            if !self.holds(owner, alias.key) {
-                self.drop_name(owner, name);
-            }
-        }
-        self.drop_predictions(owner);
-        done
-    }
-
     /// Where an event's first block hangs, with one use of its namespace; `None` for an orphan.
     fn origin(&mut self, owner: OwnerId, stored: &Stored) -> Option<Origin> {
         let holder = self.owners.get(owner);
@@ -101,14 +87,7 @@ impl State {
         Some(Origin { space: alias.key.space, parent: Some(alias.key.hash), depth: alias.depth.saturating_add(1) })
     }
 
-    fn hold(
-        &mut self,
-        owner: OwnerId,
-        name: (EngineHash, BlockSize),
-        alias: Alias,
-        parent: Option<SequenceHash>,
-        tier: Tier,
-    ) {
+    fn hold(&mut self, owner: OwnerId, name: Name, alias: Alias, parent: Option<SequenceHash>, tier: Tier) {
         let key = alias.key;
         match self.owners.get_mut(owner).aliases.insert(name, alias) {
             Some(old) if old.key == key => {}
@@ -156,7 +135,7 @@ impl State {
     }
 
     /// Whether one block more fits the budget; unconfirmed entries make room for confirmed ones.
-    fn make_room(&mut self, owner: OwnerId, name: (EngineHash, BlockSize), alias: Alias) -> bool {
+    fn make_room(&mut self, owner: OwnerId, name: Name, alias: Alias) -> bool {
         let known = self.owners.get(owner).aliases.get(&name).is_some_and(|known| known.key == alias.key);
         if known && self.holds(owner, alias.key) {
             return true;

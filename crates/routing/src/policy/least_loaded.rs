@@ -1,7 +1,9 @@
-//! `least_loaded`: the target with the fewest requests in flight; of equals the one whose latest request is oldest.
+//! `least_loaded`: the target with the fewest requests in flight for its weight; of equals the one whose latest request
+//! is oldest.
 //!
-//! Requests in flight are counted when they are decided, so a burst spreads evenly. Cost: requests in flight. Terms:
-//! `in_flight`.
+//! Requests in flight are counted when they are decided, so a burst spreads evenly. Cost: requests in flight over
+//! `workers[].weight`, so that one of weight 2 holds twice as many; idle ones are equal whatever their weight. Terms:
+//! `in_flight`, `weight`.
 
 use super::{CostUnit, Price, Rule, Scene, Terms};
 
@@ -20,10 +22,11 @@ impl Rule for LeastLoaded {
             .map(|contender| {
                 let standing = &contender.standing;
                 let in_flight = f64::from(standing.load.in_flight);
+                let weight = contender.surveyed.candidate.share();
                 Price {
                     tie: standing.last_dispatch,
-                    terms: Terms::new(&["in_flight"], [in_flight]),
-                    ..Price::of(in_flight)
+                    terms: Terms::new(&["in_flight", "weight"], [in_flight, weight]),
+                    ..Price::of(in_flight / weight)
                 }
             })
             .collect()

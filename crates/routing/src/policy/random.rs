@@ -1,9 +1,10 @@
-//! `random`: any target, each as likely as the others.
+//! `random`: any target, each as likely as its weight says.
 //!
-//! Cost: the place in an order drawn for this request. Terms: none.
+//! Cost: the place in an order drawn for this request: of those still to be placed, each is next with a probability of
+//! its `workers[].weight` over the sum of theirs. Terms: none.
 
 use super::{CostUnit, Price, Rule, Scene};
-use crate::choose::draw;
+use crate::choose::{draw, unit};
 
 #[derive(Debug, Default)]
 pub(super) struct Random;
@@ -14,10 +15,20 @@ impl Rule for Random {
     }
 
     fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
-        let mut line: Vec<usize> = (0..scene.contenders.len()).collect();
-        line.sort_unstable_by_key(|i| draw(scene.random, *i));
+        // Each waits a time drawn from an exponential distribution with its weight as rate: who is first, and then next,
+        // is so by weight.
+        let mut line: Vec<(f64, u64, usize)> = scene
+            .contenders
+            .iter()
+            .enumerate()
+            .map(|(i, contender)| {
+                let drawn = draw(scene.random, i);
+                (-(-unit(drawn)).ln_1p() / contender.surveyed.candidate.share(), drawn, i)
+            })
+            .collect();
+        line.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         let mut prices = vec![Price::of(0.0); line.len()];
-        for (place, i) in line.into_iter().enumerate() {
+        for (place, (_, _, i)) in line.into_iter().enumerate() {
             prices[i].cost = place as f64;
         }
         prices

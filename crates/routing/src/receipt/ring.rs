@@ -8,7 +8,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::{Attempt, DecisionId, Outcome, Receipt};
+use super::{Attempt, DecisionId, Receipt};
 use crate::{Policy, Scored};
 
 /// How much a ring keeps.
@@ -93,24 +93,6 @@ impl Ring {
         let kept = self.kept.lock();
         let newest_first = kept.receipts.iter().rev().map(|(receipt, _)| receipt);
         newest_first.filter(|receipt| filter.passes(receipt)).take(limit).cloned().collect()
-    }
-
-    /// Says what came of a request; false if its receipt is no longer kept. The first word stands: a second one, such
-    /// as that of a guard dropped after the end, changes nothing and is false too.
-    pub fn settle(&self, id: DecisionId, outcome: Outcome) -> bool {
-        let mut settled = false;
-        self.update(id, |receipt| {
-            if receipt.outcome.is_none() {
-                receipt.outcome = Some(outcome);
-                settled = true;
-            }
-        });
-        settled
-    }
-
-    /// Adds an attempt; false if the receipt is no longer kept.
-    pub fn append_attempt(&self, id: DecisionId, attempt: Attempt) -> bool {
-        self.update(id, |receipt| receipt.attempts.push(attempt))
     }
 
     /// Changes a kept receipt, under the lock; false if it is no longer kept.

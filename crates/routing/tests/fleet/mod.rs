@@ -10,7 +10,7 @@ use kv_blocks::{
 };
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
-    CacheSource, Candidate, Dispatch, Excluded, Job, NoStopwatch, Overrides, Pin, Plan, Policy, Router,
+    Answer, CacheSource, Candidate, Dispatch, Excluded, Job, NoStopwatch, Overrides, Pin, Plan, Policy, Router,
     RoutingSettings, Tiers,
 };
 
@@ -60,10 +60,19 @@ pub(crate) struct Ask {
     pub(crate) overrides: Overrides,
     pub(crate) random: u64,
     pub(crate) output: Option<u32>,
+    pub(crate) answer: Answer,
 }
 
 pub(crate) fn ask(tokens: Vec<u32>) -> Ask {
-    Ask { tokens, policy: None, pin: None, overrides: Overrides::default(), random: 1, output: None }
+    Ask {
+        tokens,
+        policy: None,
+        pin: None,
+        overrides: Overrides::default(),
+        random: 1,
+        output: None,
+        answer: Answer::Streamed,
+    }
 }
 
 pub(crate) struct Fleet {
@@ -121,6 +130,7 @@ impl Fleet {
                 blocks: Some(&blocks),
                 prompt_tokens: blocks.token_count(),
                 expected_output_tokens: ask.output,
+                answer: ask.answer,
                 candidates: &self.candidates,
                 excluded: &self.excluded,
                 random: ask.random,

@@ -43,7 +43,8 @@ impl Cluster {
         overrides.push(set("server.listen", "127.0.0.1:0"));
         overrides.push(set("admin.listen", "127.0.0.1:0"));
         overrides.push(set("routing.policy", policy.as_str()));
-        let settings = settings::load(None, &overrides).map_err(|problems| {
+        // The demo is the same everywhere: what the environment configures is meant for real routers.
+        let settings = settings::load(None, Vec::new(), &overrides).map_err(|problems| {
             let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
             anyhow::anyhow!("{}", lines.join("; "))
         })?;

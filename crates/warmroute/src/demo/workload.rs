@@ -30,7 +30,7 @@ const TURNS: usize = 6;
 /// Chats per engine: their contexts together fill most of the fleet's cache, and far more than one engine's.
 const SESSIONS_PER_WORKER: usize = 10;
 /// New chats begin over this time, ms.
-const BEGIN_WITHIN: u64 = 6_000;
+const BEGIN_WITHIN: usize = 6_000;
 
 /// The chats of one round for a fleet of `workers` engines.
 pub(crate) fn sessions(seed: u64, workers: usize) -> Vec<Session> {
@@ -49,7 +49,7 @@ pub(crate) fn sessions(seed: u64, workers: usize) -> Vec<Session> {
                     }
                 })
                 .collect();
-            Session { system, turns, starts_ms: draw.below(BEGIN_WITHIN as usize) as u64 }
+            Session { system, turns, starts_ms: draw.below(BEGIN_WITHIN) as u64 }
         })
         .collect()
 }

@@ -40,7 +40,12 @@ fn command(args: &[&str]) -> Command {
 impl Program {
     /// Starts it and waits for its ready line.
     pub fn start(args: &[&str]) -> Self {
-        let mut child = command(args).arg("--print-ready").spawn().expect("the program starts");
+        Self::start_with_env(args, &[])
+    }
+
+    /// The same, with variables of its own.
+    pub fn start_with_env(args: &[&str], env: &[(&str, &str)]) -> Self {
+        let mut child = command(args).envs(env.iter().copied()).arg("--print-ready").spawn().expect("the program starts");
         let stderr = Arc::new(Mutex::new(String::new()));
         let reader = collect(child.stderr.take().expect("stderr is piped"), Arc::clone(&stderr));
         let mut line = String::new();
@@ -49,6 +54,7 @@ impl Program {
         let Ok(ready) = serde_json::from_str(&line) else {
             let _ = child.kill();
             let _ = child.wait();
+            let _ = reader.join();
             panic!("no ready line from {args:?}, stderr: {}", stderr.lock().unwrap());
         };
         Self { child, ready, stderr, reader: Some(reader) }
@@ -70,19 +76,43 @@ impl Program {
         Self::start(&args)
     }
 
-    /// A router on free ports in front of `workers`.
+    /// A router on free ports in front of `workers`; later flags override.
     pub fn serve(workers: &[String], flags: &[&str]) -> Self {
-        let mut args = vec!["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--log-format", "json"];
+        Self::serve_with_env(workers, flags, &[])
+    }
+
+    /// The same, with variables of its own.
+    pub fn serve_with_env(workers: &[String], flags: &[&str], env: &[(&str, &str)]) -> Self {
+        let mut args = vec!["serve", "--log-format", "json"];
+        for flag in ["--listen", "--admin-listen"] {
+            if !flags.contains(&flag) {
+                args.extend([flag, "127.0.0.1:0"]);
+            }
+        }
         for worker in workers {
             args.extend(["-w", worker.as_str()]);
         }
         args.extend(flags);
-        Self::start(&args)
+        Self::start_with_env(&args, env)
+    }
+
+    /// The same, with a configuration file of this text.
+    pub fn serve_with(yaml: &str, workers: &[String], flags: &[&str]) -> Self {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        std::fs::write(file.path(), yaml).expect("it can be written");
+        let path = file.path().to_str().expect("its name is text");
+        // The file is read before the ready line comes.
+        Self::serve(workers, &[&["-c", path], flags].concat())
     }
 
     /// Runs it to its end.
     pub fn finish(args: &[&str]) -> Finished {
-        let output = command(args).output().expect("the program runs");
+        Self::finish_with_env(args, &[])
+    }
+
+    /// The same, with variables of its own.
+    pub fn finish_with_env(args: &[&str], env: &[(&str, &str)]) -> Finished {
+        let output = command(args).envs(env.iter().copied()).output().expect("the program runs");
         Finished {
             code: output.status.code(),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),

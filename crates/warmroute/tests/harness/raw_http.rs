@@ -2,13 +2,13 @@
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
-    net::TcpStream,
+    net::{Shutdown, TcpStream},
     time::Duration,
 };
 
 use serde_json::Value;
 
-/// One connection.
+/// One connection. Dropping it hangs up.
 pub struct RawClient {
     stream: BufReader<TcpStream>,
 }
@@ -17,7 +17,8 @@ pub struct RawClient {
 #[derive(Debug)]
 pub struct RawReply {
     pub status: u16,
-    pub headers: Vec<(String, String)>,
+    /// In the order they came; values as bytes, since they need not be text.
+    pub headers: Vec<(String, Vec<u8>)>,
     pub body: Vec<u8>,
     /// Whether the body ended as its framing announced.
     pub clean: bool,
@@ -25,7 +26,8 @@ pub struct RawReply {
 
 impl RawReply {
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+        let value = self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        value.and_then(|(_, value)| std::str::from_utf8(value).ok())
     }
 
     pub fn json(&self) -> Value {
@@ -35,19 +37,36 @@ impl RawReply {
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
+
+    /// `error.code` of one of our errors, after checking that the rest of it has the documented shape.
+    pub fn error_code(&self) -> String {
+        let body = self.json();
+        let error = &body["error"];
+        let keys: Vec<_> = error.as_object().expect("an error object").keys().map(String::as_str).collect();
+        assert_eq!(keys, ["message", "type", "param", "code", "request_id"]);
+        assert_eq!(error["request_id"], self.header("x-request-id").expect("every reply has a request id"));
+        assert_eq!(self.header("content-type"), Some("application/json"));
+        error["code"].as_str().expect("a code is text").to_owned()
+    }
 }
 
 impl RawClient {
     pub fn connect(address: &str) -> Self {
         let stream = TcpStream::connect(address).expect("the listener accepts");
         stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout can be set");
+        stream.set_write_timeout(Some(Duration::from_secs(30))).expect("a timeout can be set");
+        stream.set_nodelay(true).expect("delays can be switched off");
         Self { stream: BufReader::new(stream) }
     }
 
     /// Sends a POST with exactly this body.
     pub fn post(address: &str, path: &str, body: &[u8]) -> RawReply {
+        Self::post_with(address, path, &[], body)
+    }
+
+    pub fn post_with(address: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> RawReply {
         let mut client = Self::connect(address);
-        client.send("POST", path, &[], body);
+        client.send("POST", path, headers, body);
         client.reply()
     }
 
@@ -55,6 +74,13 @@ impl RawClient {
         let mut client = Self::connect(address);
         client.send("GET", path, &[], b"");
         client.reply()
+    }
+
+    /// Sends a chat, and does not wait for its reply.
+    pub fn chat(address: &str, body: &Value) -> Self {
+        let mut client = Self::connect(address);
+        client.send("POST", "/v1/chat/completions", &[], body.to_string().as_bytes());
+        client
     }
 
     pub fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
@@ -70,46 +96,67 @@ impl RawClient {
         self.stream.get_mut().write_all(bytes).expect("the request can be written");
     }
 
+    /// Sends what the other side takes; false if it closed.
+    pub fn offer_bytes(&mut self, bytes: &[u8]) -> bool {
+        self.stream.get_mut().write_all(bytes).is_ok()
+    }
+
+    /// Says that nothing more will be sent, and goes on reading.
+    pub fn half_close(&mut self) {
+        self.stream.get_mut().shutdown(Shutdown::Write).expect("the connection is open");
+    }
+
     /// Reads the status line and the header fields.
     pub fn head(&mut self) -> RawReply {
-        let mut line = String::new();
-        self.stream.read_line(&mut line).expect("a status line comes");
+        let line = String::from_utf8(self.line()).expect("a status line is text");
         let status = line.split(' ').nth(1).and_then(|code| code.parse().ok());
         let status = status.unwrap_or_else(|| panic!("not a status line: {line:?}"));
         let mut headers = Vec::new();
         loop {
-            let mut line = String::new();
-            self.stream.read_line(&mut line).expect("a header comes");
-            let line = line.trim_end();
+            let line = self.line();
             if line.is_empty() {
                 break;
             }
-            let (name, value) = line.split_once(':').expect("a header has a colon");
-            headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+            let colon = line.iter().position(|byte| *byte == b':').expect("a header has a colon");
+            let name = String::from_utf8(line[..colon].to_vec()).expect("a name is text").to_ascii_lowercase();
+            headers.push((name, line[colon + 1..].trim_ascii().to_vec()));
         }
         RawReply { status, headers, body: Vec::new(), clean: false }
     }
 
+    fn line(&mut self) -> Vec<u8> {
+        let mut line = Vec::new();
+        self.stream.read_until(b'\n', &mut line).expect("a line comes");
+        assert!(line.ends_with(b"\r\n"), "the connection ended in a head: {:?}", String::from_utf8_lossy(&line));
+        line.truncate(line.len() - 2);
+        line
+    }
+
     /// Reads a whole reply.
     pub fn reply(&mut self) -> RawReply {
-        let mut reply = self.head();
+        let head = self.head();
+        self.body(head)
+    }
+
+    /// Reads the rest of a reply whose head was read.
+    pub fn body(&mut self, mut reply: RawReply) -> RawReply {
         if reply.header("transfer-encoding") == Some("chunked") {
-            loop {
-                match self.chunk() {
-                    Some(chunk) if chunk.is_empty() => {
-                        reply.clean = true;
-                        break;
-                    }
-                    Some(chunk) => reply.body.extend(chunk),
-                    None => break,
+            assert_eq!(reply.header("content-length"), None, "a chunked body announces no length");
+            while let Some(chunk) = self.chunk() {
+                reply.clean = chunk.is_empty();
+                reply.body.extend(chunk);
+                if reply.clean {
+                    break;
                 }
             }
+        } else if let Some(length) = reply.header("content-length") {
+            let length: usize = length.parse().expect("a length");
+            let _ = (&mut self.stream).take(length as u64).read_to_end(&mut reply.body);
+            reply.clean = reply.body.len() == length;
+        } else if !matches!(reply.status, 204 | 304) {
+            reply.clean = self.stream.read_to_end(&mut reply.body).is_ok();
         } else {
-            let length: usize = reply.header("content-length").map_or(0, |length| length.parse().expect("a length"));
-            let mut body = Vec::new();
-            let _ = (&mut self.stream).take(length as u64).read_to_end(&mut body);
-            reply.clean = body.len() == length;
-            reply.body = body;
+            reply.clean = true;
         }
         reply
     }
@@ -126,7 +173,17 @@ impl RawClient {
         Some(chunk)
     }
 
-    /// Whether the other side has closed the connection.
+    /// Reads until the body read so far contains `text`.
+    pub fn read_until(&mut self, text: &str) -> RawReply {
+        let mut reply = self.head();
+        while !reply.text().contains(text) {
+            let chunk = self.chunk().filter(|chunk| !chunk.is_empty());
+            reply.body.extend(chunk.unwrap_or_else(|| panic!("no {text:?} in {}", reply.text())));
+        }
+        reply
+    }
+
+    /// Whether the other side closes the connection without another byte.
     pub fn is_closed(&mut self) -> bool {
         let mut byte = [0];
         matches!(self.stream.read(&mut byte), Ok(0) | Err(_))

@@ -1,17 +1,20 @@
 //! An engine that answers what it is told to, byte for byte, and shows what it was sent.
 //!
-//! It lists one model and has no events; requests for a generation get the scripted reply.
+//! It lists one model, `m`, and has no events; requests for a generation get the scripted reply.
 
 use std::{
+    collections::VecDeque,
     io::{BufRead, BufReader, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc::{Receiver, Sender, channel},
     },
     time::Duration,
 };
+
+use super::{Stopwatch, json_reply};
 
 /// What is done with one generation request.
 #[derive(Clone, Debug)]
@@ -20,137 +23,275 @@ pub enum Reply {
     Pieces(Vec<Vec<u8>>, Duration),
     /// These bytes, and then the connection is closed.
     Cut(Vec<u8>),
+    /// These pieces as above, and then the connection is closed.
+    CutAfter(Vec<Vec<u8>>, Duration),
+    /// These bytes before the request's body is read, which it never is; then the connection is closed.
+    Early(Vec<u8>),
     /// Nothing, until the other side closes.
     Silence,
     /// These bytes, then nothing until the other side closes.
     Stall(Vec<u8>),
+    /// After a pause these bytes.
+    Late(Duration, Vec<u8>),
+    /// The first bytes, then the second ones again and again until the other side closes.
+    Endless(Vec<u8>, Vec<u8>),
+}
+
+impl Reply {
+    pub fn whole(bytes: impl Into<Vec<u8>>) -> Self {
+        Self::Pieces(vec![bytes.into()], Duration::ZERO)
+    }
 }
 
 /// One generation request as it came.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    pub head: String,
+    pub head: Vec<u8>,
     pub body: Vec<u8>,
 }
 
-/// The engine. Dropping it closes its listener.
+impl Seen {
+    /// The request line.
+    pub fn line(&self) -> String {
+        self.lines().next().map(|line| String::from_utf8_lossy(line).into_owned()).unwrap_or_default()
+    }
+
+    /// Header names, in lower case, and values.
+    pub fn headers(&self) -> Vec<(String, Vec<u8>)> {
+        let field = |line: &[u8]| {
+            let colon = line.iter().position(|byte| *byte == b':')?;
+            let name = String::from_utf8_lossy(&line[..colon]).to_ascii_lowercase();
+            Some((name, line[colon + 1..].trim_ascii().to_vec()))
+        };
+        self.lines().skip(1).filter_map(field).collect()
+    }
+
+    pub fn header(&self, name: &str) -> Option<String> {
+        let value = self.headers().into_iter().find(|(known, _)| known == name);
+        value.map(|(_, value)| String::from_utf8_lossy(&value).into_owned())
+    }
+
+    fn lines(&self) -> impl Iterator<Item = &[u8]> {
+        self.head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line))
+    }
+}
+
+/// The engine. Dropping it closes its listener; connections end with their other side.
 pub struct ScriptedEngine {
     address: String,
-    script: Arc<Mutex<Reply>>,
+    script: Arc<Script>,
     seen: Receiver<Seen>,
-    /// Says that the other side closed while a reply was withheld.
-    pub hung_up: Receiver<()>,
-    stop: Arc<AtomicBool>,
+    /// Says when the other side closed while a reply was withheld.
+    pub hung_up: Receiver<Stopwatch>,
+}
+
+#[derive(Default)]
+struct Script {
+    next: Mutex<VecDeque<Reply>>,
+    always: Mutex<Option<Reply>>,
+    requests: AtomicU64,
+    /// Bytes of endless replies that the other side took.
+    taken: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Script {
+    fn reply(&self) -> Reply {
+        self.requests.fetch_add(1, Ordering::SeqCst);
+        let next = self.next.lock().unwrap().pop_front();
+        next.or_else(|| self.always.lock().unwrap().clone()).unwrap_or(Reply::Silence)
+    }
 }
 
 impl ScriptedEngine {
+    /// An engine that gives `reply` always.
     pub fn start(reply: Reply) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address").to_string();
         let (seen_tx, seen) = channel();
         let (hung_up_tx, hung_up) = channel();
-        let (script, stop) = (Arc::new(Mutex::new(reply)), Arc::new(AtomicBool::new(false)));
-        let (scripted, stopped) = (Arc::clone(&script), Arc::clone(&stop));
+        let script = Arc::new(Script { always: Mutex::new(Some(reply)), ..Script::default() });
+        let scripted = Arc::clone(&script);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                if stopped.load(Ordering::Relaxed) {
+                if scripted.stop.load(Ordering::SeqCst) {
                     break;
                 }
                 let (script, seen, hung_up) = (Arc::clone(&scripted), seen_tx.clone(), hung_up_tx.clone());
-                std::thread::spawn(move || connection(stream, &script, &seen, &hung_up));
+                std::thread::spawn(move || Connection { reader: BufReader::new(stream), script, seen, hung_up }.run());
             }
         });
-        Self { address, script, seen, hung_up, stop }
+        Self { address, script, seen, hung_up }
+    }
+
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
+    /// From now on this reply.
     pub fn script(&self, reply: Reply) {
-        *self.script.lock().unwrap() = reply;
+        *self.script.always.lock().unwrap() = Some(reply);
+    }
+
+    /// This reply for one request more, before what comes always.
+    pub fn once(&self, reply: Reply) {
+        self.script.next.lock().unwrap().push_back(reply);
     }
 
     /// The next generation request that came.
     pub fn next_request(&self) -> Seen {
         self.seen.recv_timeout(Duration::from_secs(20)).expect("a request reaches the engine")
     }
+
+    /// Forgets what was seen and what was to be answered once.
+    pub fn forget(&self) {
+        self.script.next.lock().unwrap().clear();
+        while self.seen.try_recv().is_ok() {}
+    }
+
+    /// Generation requests so far.
+    pub fn requests(&self) -> u64 {
+        self.script.requests.load(Ordering::SeqCst)
+    }
+
+    /// Bytes of endless replies that the other side took so far.
+    pub fn taken(&self) -> u64 {
+        self.script.taken.load(Ordering::SeqCst)
+    }
+
+    /// When the other side gave up a reply that was withheld.
+    pub fn hang_up(&self) -> Stopwatch {
+        self.hung_up.recv_timeout(Duration::from_secs(20)).expect("the engine sees the other side leave")
+    }
 }
 
 impl Drop for ScriptedEngine {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.script.stop.store(true, Ordering::SeqCst);
+        // Wakes the listening thread.
         let _ = TcpStream::connect(&self.address);
     }
 }
 
-fn connection(stream: TcpStream, script: &Mutex<Reply>, seen: &Sender<Seen>, hung_up: &Sender<()>) {
-    let _ = stream.set_nodelay(true);
-    let mut reader = BufReader::new(stream);
-    while let Some(request) = read_request(&mut reader) {
-        let stream = reader.get_mut();
-        if request.head.starts_with("GET ") {
-            let path = request.head.split(' ').nth(1).unwrap_or_default();
-            let (status, body) = match path {
-                "/health" => ("200 OK", String::new()),
-                "/v1/models" => (
-                    "200 OK",
-                    r#"{"object":"list","data":[{"id":"m","object":"model","created":1,"owned_by":"t"}]}"#.to_owned(),
-                ),
-                _ => ("404 Not Found", "{}".to_owned()),
-            };
-            let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
-            if stream.write_all(format!("{head}{body}").as_bytes()).is_err() {
+struct Connection {
+    reader: BufReader<TcpStream>,
+    script: Arc<Script>,
+    seen: Sender<Seen>,
+    hung_up: Sender<Stopwatch>,
+}
+
+impl Connection {
+    fn run(mut self) {
+        let _ = self.reader.get_ref().set_nodelay(true);
+        while let Some(head) = self.read_head() {
+            if head.starts_with(b"GET ") {
+                if self.write(&side_route(&head)).is_none() {
+                    return;
+                }
+                continue;
+            }
+            let reply = self.script.reply();
+            if let Reply::Early(bytes) = &reply {
+                let _ = self.seen.send(Seen { head, body: Vec::new() });
+                let _ = self.write(bytes);
+                self.until_gone();
                 return;
             }
-            continue;
+            let Some(body) = self.read_body(&head) else { return };
+            let _ = self.seen.send(Seen { head, body });
+            if self.answer(reply).is_none() {
+                return;
+            }
         }
-        let _ = seen.send(request);
-        let reply = script.lock().unwrap().clone();
+    }
+
+    /// `None` when the connection is over.
+    fn answer(&mut self, reply: Reply) -> Option<()> {
         match reply {
             Reply::Pieces(pieces, pause) => {
                 for piece in pieces {
-                    if stream.write_all(&piece).is_err() {
-                        return;
-                    }
+                    self.write(&piece)?;
                     std::thread::sleep(pause);
                 }
+                Some(())
+            }
+            Reply::CutAfter(pieces, pause) => {
+                self.answer(Reply::Pieces(pieces, pause))?;
+                self.answer(Reply::Cut(Vec::new()))
+            }
+            Reply::Late(pause, bytes) => {
+                std::thread::sleep(pause);
+                self.write(&bytes)
             }
             Reply::Cut(bytes) => {
-                let _ = stream.write_all(&bytes);
-                let _ = stream.shutdown(Shutdown::Both);
-                return;
+                let _ = self.write(&bytes);
+                let _ = self.reader.get_ref().shutdown(Shutdown::Both);
+                None
             }
-            Reply::Silence | Reply::Stall(_) => {
-                if let Reply::Stall(bytes) = &reply {
-                    let _ = stream.write_all(bytes);
+            Reply::Stall(bytes) => {
+                let _ = self.write(&bytes);
+                self.until_gone();
+                None
+            }
+            Reply::Silence | Reply::Early(_) => {
+                self.until_gone();
+                None
+            }
+            Reply::Endless(first, again) => {
+                let _ = self.write(&first);
+                while self.write(&again).is_some() {
+                    self.script.taken.fetch_add(again.len() as u64, Ordering::SeqCst);
                 }
-                let mut byte = [0];
-                if matches!(reader.read(&mut byte), Ok(0) | Err(_)) {
-                    let _ = hung_up.send(());
-                }
-                return;
+                let _ = self.hung_up.send(Stopwatch::start());
+                None
             }
         }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Option<()> {
+        self.reader.get_mut().write_all(bytes).ok()
+    }
+
+    fn until_gone(&mut self) {
+        let mut bytes = [0];
+        if matches!(self.reader.read(&mut bytes), Ok(0) | Err(_)) {
+            let _ = self.hung_up.send(Stopwatch::start());
+        }
+    }
+
+    fn read_head(&mut self) -> Option<Vec<u8>> {
+        let mut head = Vec::new();
+        loop {
+            let before = head.len();
+            self.reader.read_until(b'\n', &mut head).ok().filter(|n| *n > 0)?;
+            if &head[before..] == b"\r\n" {
+                return Some(head);
+            }
+        }
+    }
+
+    fn read_body(&mut self, head: &[u8]) -> Option<Vec<u8>> {
+        let seen = Seen { head: head.to_vec(), body: Vec::new() };
+        let length = seen.header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+        let mut body = vec![0; length];
+        self.reader.read_exact(&mut body).ok()?;
+        Some(body)
     }
 }
 
-fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Seen> {
-    let mut head = String::new();
-    loop {
-        let before = head.len();
-        reader.read_line(&mut head).ok().filter(|n| *n > 0)?;
-        if &head[before..] == "\r\n" {
-            break;
+/// What probes ask for.
+fn side_route(head: &[u8]) -> Vec<u8> {
+    let line = String::from_utf8_lossy(head);
+    match line.split(' ').nth(1).unwrap_or_default() {
+        "/health" => json_reply("200 OK", "", ""),
+        "/v1/models" => {
+            let list = r#"{"object":"list","data":[{"id":"m","object":"model","created":1,"owned_by":"t"}]}"#;
+            json_reply("200 OK", "", list)
         }
+        _ => json_reply("404 Not Found", "", "{}"),
     }
-    let length = head
-        .lines()
-        .filter_map(|line| line.split_once(':'))
-        .find(|(name, _)| name.eq_ignore_ascii_case("content-length"))
-        .and_then(|(_, value)| value.trim().parse::<usize>().ok())
-        .unwrap_or(0);
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).ok()?;
-    Some(Seen { head, body })
 }

@@ -1,0 +1,139 @@
+//! Gauges of what router, index and fleet know, read at each scrape: nothing is counted twice and nothing can drift.
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use fleet::{Fleet, Snapshot};
+use kv_blocks::Tier;
+use kv_index::{IndexStats, KvIndex};
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, NoLabelSet},
+    metrics::MetricType,
+};
+use routing::Router;
+
+use crate::AdminParts;
+
+/// Workers with a label of their own; the sums of the rest are under `other`.
+const MOST_WORKERS: usize = 1024;
+/// Label of the workers beyond.
+const OTHER: &str = "other";
+
+/// Reads the parts at each scrape.
+pub(crate) struct Gauges {
+    fleet: Arc<Fleet>,
+    router: Arc<Router>,
+    index: Arc<KvIndex>,
+}
+
+impl Gauges {
+    pub(crate) fn of(parts: &AdminParts) -> Self {
+        Self { fleet: Arc::clone(&parts.fleet), router: Arc::clone(&parts.router), index: Arc::clone(&parts.index) }
+    }
+}
+
+impl fmt::Debug for Gauges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Gauges")
+    }
+}
+
+impl Collector for Gauges {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let snapshot = self.fleet.snapshot();
+        let stats = self.index.stats();
+        let mut workers = BTreeMap::<&str, u64>::new();
+        let mut blocks = [0u64; Tier::ALL.len()];
+        for (place, worker) in snapshot.workers.iter().enumerate() {
+            let label = if place < MOST_WORKERS { &*worker.name } else { OTHER };
+            let in_flight = workers.entry(label).or_default();
+            for target in worker.targets() {
+                *in_flight += u64::from(self.router.load(target).in_flight);
+                for (sum, more) in blocks.iter_mut().zip(self.index.blocks_per_tier(target)) {
+                    *sum += more;
+                }
+            }
+        }
+        let mut out = Writer(encoder);
+        let in_flight = workers.iter().map(|(worker, count)| ([("worker", *worker)], whole(*count)));
+        out.gauges("warmroute_in_flight", "Requests at a worker", in_flight)?;
+        out.gauge("warmroute_leases", "Requests whose load is counted at a worker", whole(self.router.leases() as u64))?;
+        self.speeds(&mut out, &snapshot)?;
+        index(&mut out, &stats, blocks)?;
+        out.gauges(
+            "warmroute_degraded",
+            "Parts that do not work as configured (1: degraded)",
+            degraded(&snapshot).map(|(part, is)| ([("part", part)], i64::from(is))),
+        )?;
+        let build = [("version", env!("CARGO_PKG_VERSION")), ("features", "none")];
+        out.gauges("warmroute_build_info", "The program", [(build, 1)])
+    }
+}
+
+impl Gauges {
+    fn speeds(&self, out: &mut Writer<'_>, snapshot: &Snapshot) -> fmt::Result {
+        let named = snapshot.workers.iter().take(MOST_WORKERS);
+        let speeds = named.map(|worker| {
+            let rate = self.router.rates(worker.id).prefill_tokens_per_s;
+            ([("worker", &*worker.name)], rate)
+        });
+        out.gauges("warmroute_prefill_tokens_per_second", "How fast a worker is believed to compute prompts", speeds)
+    }
+}
+
+fn index(out: &mut Writer<'_>, stats: &IndexStats, blocks: [u64; Tier::ALL.len()]) -> fmt::Result {
+    let tiers = Tier::ALL.iter().zip(blocks).map(|(tier, blocks)| ([("tier", tier.as_str())], whole(blocks)));
+    out.gauges("warmroute_index_blocks", "Blocks that workers hold, over all workers", tiers)?;
+    out.gauge("warmroute_index_memberships", "Pairs of block and holder in the index", whole(stats.memberships))?;
+    out.gauge("warmroute_index_bytes", "Bytes that the index takes, estimated", whole(stats.bytes))?;
+    out.gauge("warmroute_index_budget_bytes", "Bytes that the index may take", whole(stats.budget_bytes))?;
+    let reason = [("reason", "memory_budget")];
+    out.counters("warmroute_index_shed", "Blocks that the index refused", [(reason, stats.shed)])
+}
+
+/// Every part that can be degraded, so that an alert on one never lacks its series.
+fn degraded(snapshot: &Snapshot) -> impl Iterator<Item = (&'static str, bool)> {
+    let workers = snapshot.ready() < snapshot.workers.len() || snapshot.workers.is_empty();
+    let tokenizer = snapshot.models.values().any(|model| model.artefacts.problem.is_some());
+    [("workers", workers), ("tokenizer", tokenizer)].into_iter()
+}
+
+/// Gauges are signed; counts beyond half of a `u64` do not occur.
+fn whole(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+struct Writer<'a>(DescriptorEncoder<'a>);
+
+impl Writer<'_> {
+    fn gauge(&mut self, name: &str, help: &str, value: i64) -> fmt::Result {
+        self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
+    }
+
+    fn gauges<L: EncodeLabelSet, V: EncodeGaugeValue>(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (L, V)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (labels, value) in samples {
+            family.encode_family(&labels)?.encode_gauge(&value)?;
+        }
+        Ok(())
+    }
+
+    /// `_total` is added by the encoder.
+    fn counters<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (L, u64)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (labels, value) in samples {
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+        }
+        Ok(())
+    }
+}

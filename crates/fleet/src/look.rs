@@ -1,0 +1,240 @@
+//! One look at a worker: is it well, and who is it?
+//!
+//! Only asking happens here. A look changes nothing and may be dropped at any time; its supervisor takes over what it
+//! found, and serves the worker's streams meanwhile.
+
+use std::{collections::HashMap, io, sync::Arc, time::Duration};
+
+use config::Engine;
+use kv_blocks::{BlockSize, WorkerId};
+
+use crate::{
+    EngineLoad, ModelArtefacts, ServedLora, ServedModel,
+    artefacts::ArtefactStore,
+    board::Board,
+    probe::{
+        self, Asker, HealthCheck, Identity, SideAnswers, Trouble, event_endpoints::EventEndpoint, model_list::ModelList,
+    },
+    streams::StreamSettings,
+};
+
+/// Most models whose tokenizer is looked for on one worker; an aggregator may list thousands.
+const MOST_TOKENIZERS: usize = 64;
+
+/// What a supervisor is told about its worker.
+#[derive(Clone, Debug)]
+pub(crate) struct Orders {
+    pub(crate) id: WorkerId,
+    pub(crate) name: Arc<str>,
+    pub(crate) asker: Asker,
+    pub(crate) health_check: HealthCheck,
+    /// Whether a ready worker is checked at intervals.
+    pub(crate) checks_enabled: bool,
+    /// The configured kind.
+    pub(crate) engine: Option<Engine>,
+    /// It serves only these models.
+    pub(crate) only_models: Vec<Arc<str>>,
+    /// The configured block size.
+    pub(crate) block_size: Option<BlockSize>,
+    /// The configured number of ranks.
+    pub(crate) dp_ranks: Option<u32>,
+    pub(crate) streams: StreamSettings,
+    pub(crate) connect_timeout: Duration,
+    /// Between reads of the engine's own load.
+    pub(crate) scrape_every: Duration,
+}
+
+/// Asks one worker.
+#[derive(Clone, Debug)]
+pub(crate) struct Looker {
+    pub(crate) board: Arc<Board>,
+    pub(crate) artefacts: Arc<ArtefactStore>,
+    pub(crate) orders: Arc<Orders>,
+}
+
+/// What is known before a look.
+#[derive(Clone, Debug)]
+pub(crate) struct Before {
+    /// What the worker said about itself still holds: no outage since.
+    pub(crate) known: bool,
+    pub(crate) ready: bool,
+    /// It has no stream though one is wanted.
+    pub(crate) streams_missing: bool,
+    pub(crate) said: SideAnswers,
+}
+
+/// What a look found.
+pub(crate) enum Look {
+    Checked(Result<News, Trouble>),
+    /// A connection could not even be opened. `refused`: nobody listens there.
+    KnockedInVain {
+        refused: bool,
+    },
+}
+
+/// What a worker that is well has to say.
+pub(crate) enum News {
+    Nothing,
+    /// Adapters came or went.
+    Loras(Vec<ServedLora>),
+    Identified(Box<Discovery>),
+}
+
+/// Who a worker is.
+pub(crate) struct Discovery {
+    pub(crate) engine: Engine,
+    pub(crate) list: ModelList,
+    /// The first base model.
+    pub(crate) base: Arc<str>,
+    /// By base model id.
+    pub(crate) artefacts: HashMap<Arc<str>, Arc<ModelArtefacts>>,
+    pub(crate) ranks: u32,
+    pub(crate) streams: Vec<EventEndpoint>,
+    pub(crate) said: SideAnswers,
+    /// Its load as of now.
+    pub(crate) load: Option<EngineLoad>,
+    /// Nothing was left unanswered or taken over from before.
+    pub(crate) complete: bool,
+}
+
+/// How much time a look takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// Everything is asked and waited for.
+    Thorough,
+    /// For a known worker that comes back: it is used at once with what was known of it, and asked thoroughly after.
+    Returning,
+}
+
+impl Looker {
+    /// Opens and closes a connection. One that opens is followed by a check at once: whoever answers now may be another
+    /// process than the one that went down.
+    pub(crate) async fn knock(self, before: Before) -> Look {
+        let address = self.orders.asker.url().address();
+        match net::connect(&address, self.orders.connect_timeout).await {
+            Ok(open) => {
+                drop(open);
+                self.check(Before { known: false, ..before }).await
+            }
+            Err(error) => {
+                let refused = matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound);
+                Look::KnockedInVain { refused }
+            }
+        }
+    }
+
+    /// Asks whether the worker is well, and who it is as far as that is not known.
+    pub(crate) async fn check(self, before: Before) -> Look {
+        Look::Checked(self.examine(&before).await)
+    }
+
+    async fn examine(&self, before: &Before) -> Result<News, Trouble> {
+        let engine = self.orders.engine.unwrap_or(Engine::Generic);
+        self.orders.health_check.run(&self.orders.asker, engine).await?;
+        match before {
+            Before { known: true, ready: true, .. } => Ok(self.refresh(before).await),
+            Before { known: true, .. } => Ok(News::Nothing),
+            _ => Ok(News::Identified(Box::new(self.discover(&before.said, Pace::Returning).await?))),
+        }
+    }
+
+    /// Adapters come and go on a running engine: its list is read with every check. A list that cannot be read changes
+    /// nothing; one that names another base model is another engine.
+    async fn refresh(&self, before: &Before) -> News {
+        let Ok(list) = probe::list_models(&self.orders.asker).await else { return News::Nothing };
+        let list = list.restricted_to(&self.orders.only_models);
+        if list.models.is_empty() && list.loras.is_empty() {
+            return News::Nothing;
+        }
+        let same = self.board.with(self.orders.id, |entry| {
+            let view = &entry.view;
+            (same_models(&view.models, &list.models), same_loras(&view.loras, &list.loras))
+        });
+        let (same_models, same_loras) = same.unwrap_or((true, true));
+        if !same_models || before.streams_missing {
+            match self.discover(&before.said, Pace::Thorough).await {
+                Ok(found) => News::Identified(Box::new(found)),
+                Err(_) => News::Nothing,
+            }
+        } else if !same_loras {
+            News::Loras(list.loras)
+        } else {
+            News::Nothing
+        }
+    }
+
+    /// Finds out who the worker is. `said`: its earlier answers, which stand until it gives others. A worker that was
+    /// never met is always asked thoroughly.
+    pub(crate) async fn discover(&self, said: &SideAnswers, pace: Pace) -> Result<Discovery, Trouble> {
+        let Orders { id, asker, engine, .. } = &*self.orders;
+        let before = self.board.with(*id, |entry| {
+            (entry.view.namespace_model.clone(), entry.view.models.clone(), entry.artefacts.clone())
+        });
+        let (old_base, old_models, old_artefacts) = before.unwrap_or_default();
+        let mut pace = if old_base.is_some() { pace } else { Pace::Thorough };
+        let mut identity = probe::identify(asker, *engine, said, pace).await?;
+        let (mut list, mut base) = self.list_and_base(&identity)?;
+        if old_base.is_some_and(|old| old != base) {
+            // Another engine: what the one before it said is not its own.
+            pace = Pace::Thorough;
+            identity = probe::identify(asker, *engine, &SideAnswers::default(), pace).await?;
+            (list, base) = self.list_and_base(&identity)?;
+        }
+        let mut complete = identity.complete;
+        let mut artefacts = HashMap::new();
+        for model in list.models.iter().take(MOST_TOKENIZERS) {
+            let known = old_artefacts.get(&model.id);
+            let found = match known {
+                Some(known) if pace == Pace::Returning && old_models.iter().any(|old| same_model(old, model)) => {
+                    complete = false;
+                    Arc::clone(known)
+                }
+                _ => self.artefacts.find(model, asker, known).await,
+            };
+            artefacts.insert(Arc::clone(&model.id), found);
+        }
+        let announced = identity.said.announced();
+        let metrics = identity.said.metrics();
+        let told_ranks = announced.iter().flat_map(|streams| streams.iter()).map(|stream| stream.rank + 1).max();
+        let metrics_ranks = metrics.map_or(0, |metrics| metrics.ranks);
+        let ranks = self.orders.dp_ranks.unwrap_or_else(|| told_ranks.unwrap_or(0).max(metrics_ranks).max(1));
+        let host = asker.url().host().unwrap_or("127.0.0.1");
+        let streams = self.orders.streams.find(announced, host, ranks, self.orders.connect_timeout).await;
+        let Identity { engine, said, load, .. } = identity;
+        Ok(Discovery { engine, list, base, artefacts, ranks, streams, said, load, complete })
+    }
+
+    /// The models that the worker serves for us, and the first base model among them.
+    fn list_and_base(&self, identity: &Identity) -> Result<(ModelList, Arc<str>), Trouble> {
+        let only_models = &self.orders.only_models;
+        let list = identity.list.clone().restricted_to(only_models);
+        let base = list.models.first().map(|model| &model.id).or(list.loras.first().map(|lora| &lora.parent)).cloned();
+        let Some(base) = base else {
+            let listed: Vec<_> = identity.list.models.iter().map(|model| model.id.to_string()).collect();
+            return Err(Trouble::failed(if only_models.is_empty() {
+                "lists no model: start the engine with one, or name the models it serves under its models".to_owned()
+            } else {
+                format!(
+                    "lists {} and none of {}: correct this worker's models",
+                    listed.join(", "),
+                    only_models.join(", ")
+                )
+            }));
+        };
+        Ok((list, base))
+    }
+}
+
+/// Engines date their lists anew with every answer, so `created` tells nothing.
+fn same_models(old: &[ServedModel], new: &[ServedModel]) -> bool {
+    old.len() == new.len() && old.iter().zip(new).all(|(old, new)| same_model(old, new))
+}
+
+fn same_model(old: &ServedModel, new: &ServedModel) -> bool {
+    old.id == new.id && old.root == new.root && old.max_model_len == new.max_model_len
+}
+
+fn same_loras(old: &[ServedLora], new: &[ServedLora]) -> bool {
+    let named = |lora: &ServedLora| (Arc::clone(&lora.id), Arc::clone(&lora.parent));
+    old.iter().map(named).eq(new.iter().map(named))
+}

@@ -1,0 +1,48 @@
+//! The load that is held right now, read from the router at each scrape: no counter of its own that could drift.
+
+use std::{fmt, sync::Arc};
+
+use fleet::Fleet;
+use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metrics::MetricType};
+use routing::Router;
+
+/// Workers with a label of their own; the load of the rest is summed as `other`.
+const MOST_WORKERS: usize = 1024;
+
+/// Reads leases and requests in flight.
+#[derive(Debug)]
+pub(crate) struct LoadCollector {
+    pub(crate) fleet: Arc<Fleet>,
+    pub(crate) router: Arc<Router>,
+}
+
+impl Collector for LoadCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let mut leases = encoder.encode_descriptor(
+            "warmroute_leases",
+            "Reservations of load that are not freed yet",
+            None,
+            MetricType::Gauge,
+        )?;
+        leases.encode_gauge(&i64::try_from(self.router.leases()).unwrap_or(i64::MAX))?;
+        let mut in_flight = encoder.encode_descriptor(
+            "warmroute_in_flight",
+            "Requests that a worker is busy with",
+            None,
+            MetricType::Gauge,
+        )?;
+        let snapshot = self.fleet.snapshot();
+        let load = |worker: &fleet::WorkerView| -> i64 {
+            worker.targets().map(|target| i64::from(self.router.load(target).in_flight)).sum()
+        };
+        let (named, rest) = snapshot.workers.split_at(snapshot.workers.len().min(MOST_WORKERS));
+        for worker in named {
+            in_flight.encode_family(&[("worker", &*worker.name)])?.encode_gauge(&load(worker))?;
+        }
+        if !rest.is_empty() {
+            let sum: i64 = rest.iter().map(|worker| load(worker)).sum();
+            in_flight.encode_family(&[("worker", "other")])?.encode_gauge(&sum)?;
+        }
+        Ok(())
+    }
+}

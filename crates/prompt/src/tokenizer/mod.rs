@@ -1,0 +1,234 @@
+//! Text to token ids and back.
+//!
+//! Two libraries stand behind one seam. The referee reads every tokenizer file, decodes, and encodes where nothing else
+//! may; the fast one encodes once a comparison at load found no difference, and until it first misbehaves.
+//!
+//! **Invariant**: the ids are the referee's, whichever library computed them. The model's own truncation and padding
+//! settings are off; the engine applies its limits elsewhere.
+
+mod cut_points;
+mod probes;
+mod segment_cache;
+
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
+
+use serde_json::Value;
+
+pub use self::probes::prose as sample_text;
+use self::{cut_points::CutPoints, segment_cache::SegmentCache};
+use crate::{LoadError, PromptError};
+
+pub(crate) struct Tokenizer {
+    referee: tokenizers::Tokenizer,
+    fast: Option<Fast>,
+    self_test: SelfTest,
+    /// Where a text may be cut, and the ids of pieces met before. `None`: no cut is safe for this model.
+    turns: Option<(CutPoints, SegmentCache)>,
+}
+
+struct Fast {
+    tokenizer: fastokens::Tokenizer,
+    /// It panicked on a text: it is young, and what its thread-local caches hold after that nobody has shown.
+    dropped: AtomicBool,
+}
+
+/// What the comparison at load said of the fast library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SelfTest {
+    Ok,
+    Failed,
+    Skipped,
+}
+
+/// Token ids, and how many of them were computed now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Encoded {
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) new_tokens: usize,
+}
+
+impl Tokenizer {
+    pub(crate) fn load(json: &[u8]) -> Result<Self, LoadError> {
+        let referee = guarded(|| {
+            let mut tokenizer = tokenizers::Tokenizer::from_bytes(json)?;
+            tokenizer.with_truncation(None)?;
+            tokenizer.with_padding(None);
+            Ok(tokenizer)
+        })
+        .map_err(|reason| LoadError::Tokenizer { reason })?;
+        // The referee has read it, so a failure here is a difference in what the two call JSON.
+        let described: Value = serde_json::from_slice(json).unwrap_or(Value::Null);
+        let added = AddedToken::read(&described);
+        let cuts = CutPoints::find(&described, &added);
+        let mut tokenizer = Self { referee, fast: None, self_test: SelfTest::Skipped, turns: None };
+        tokenizer.engage_fast(described, &added);
+        tokenizer.turns =
+            cuts.filter(|cuts| tokenizer.cuts_are_exact(cuts)).map(|cuts| (cuts, SegmentCache::default()));
+        Ok(tokenizer)
+    }
+
+    /// Puts the fast library to work if it says the referee's ids on every probe.
+    fn engage_fast(&mut self, described: Value, added: &[AddedToken]) {
+        // It matches such tokens inside words too, as it says itself.
+        if added.iter().any(|token| token.single_word) {
+            return;
+        }
+        let Ok(tokenizer) = guarded(|| {
+            let mut tokenizer = fastokens::Tokenizer::from_json(described)?;
+            tokenizer.set_truncation(None);
+            tokenizer.set_padding(None);
+            // Ours is bounded, counted and serves both libraries.
+            tokenizer.enable_segment_cache(0);
+            Ok(tokenizer)
+        }) else {
+            return;
+        };
+        let fast = Fast { tokenizer, dropped: AtomicBool::new(false) };
+        let probes = probes::all(added, &self.vocabulary_text());
+        let agree = |probe: &str, special: bool| {
+            let expected = self.encode_by_referee(probe, special);
+            matches!((fast.encode(probe, special), expected), (Some(fast), Ok(referee)) if fast == referee)
+        };
+        // Tokens added around a prompt do not depend on its length.
+        let equal = probes.iter().all(|probe| agree(probe, false) && (probe.len() > 1_000 || agree(probe, true)));
+        self.self_test = if equal { SelfTest::Ok } else { SelfTest::Failed };
+        self.fast = equal.then_some(fast);
+    }
+
+    /// Texts of tokens from all over the vocabulary, so that the comparison meets rare merges too.
+    fn vocabulary_text(&self) -> Vec<String> {
+        const TOKENS: usize = 8_192;
+        const AT_ONCE: usize = 64;
+        let size = u32::try_from(self.referee.get_vocab_size(true)).unwrap_or(u32::MAX);
+        let step = (size as usize).div_ceil(TOKENS).max(1);
+        let ids: Vec<u32> = (0..size).step_by(step).collect();
+        ids.chunks(AT_ONCE).filter_map(|ids| self.decode(ids).ok()).collect()
+    }
+
+    /// Whether cutting makes no difference on texts full of places to cut.
+    fn cuts_are_exact(&self, cuts: &CutPoints) -> bool {
+        probes::around_cuts(cuts.tokens()).iter().all(|probe| {
+            let mut tokens = Vec::new();
+            let pieces = cuts.split(probe).try_for_each(|piece| {
+                tokens.extend(self.encode_by_referee(piece, false)?);
+                Ok::<_, PromptError>(())
+            });
+            matches!((pieces, self.encode_by_referee(probe, false)), (Ok(()), Ok(whole)) if tokens == whole)
+        })
+    }
+
+    pub(crate) fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Encoded, PromptError> {
+        match &self.turns {
+            // Special tokens are added to a whole prompt, not to its pieces.
+            Some((cuts, cache)) if !add_special_tokens => {
+                let (mut tokens, mut new_tokens) = (Vec::with_capacity(text.len() / 4), 0);
+                for piece in cuts.split(text) {
+                    if !cache.append(piece, &mut tokens) {
+                        let ids = self.encode_whole(piece, false)?;
+                        new_tokens += ids.len();
+                        tokens.extend_from_slice(&ids);
+                        // The last piece ends where the next turn goes on: it will not come again.
+                        if cuts.ends(piece) {
+                            cache.keep(piece, ids);
+                        }
+                    }
+                }
+                Ok(Encoded { tokens, new_tokens })
+            }
+            _ => {
+                let tokens = self.encode_whole(text, add_special_tokens)?;
+                Ok(Encoded { new_tokens: tokens.len(), tokens })
+            }
+        }
+    }
+
+    fn encode_whole(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, PromptError> {
+        match self.fast().and_then(|fast| fast.encode(text, add_special_tokens)) {
+            Some(ids) => Ok(ids),
+            None => self.encode_by_referee(text, add_special_tokens),
+        }
+    }
+
+    fn encode_by_referee(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, PromptError> {
+        // Without offsets: nobody reads them.
+        guarded(|| Ok(self.referee.encode_fast(text, add_special_tokens)?.get_ids().to_vec()))
+            .map_err(PromptError::Tokenizer)
+    }
+
+    pub(crate) fn decode(&self, ids: &[u32]) -> Result<String, PromptError> {
+        guarded(|| self.referee.decode(ids, false)).map_err(PromptError::Tokenizer)
+    }
+
+    fn fast(&self) -> Option<&Fast> {
+        self.fast.as_ref().filter(|fast| !fast.dropped.load(Relaxed))
+    }
+
+    /// The library that encodes.
+    pub(crate) fn engine(&self) -> &'static str {
+        if self.fast().is_some() { "fastokens" } else { "tokenizers" }
+    }
+
+    pub(crate) fn self_test(&self) -> &'static str {
+        match self.self_test {
+            SelfTest::Ok if self.fast().is_some() => "ok",
+            SelfTest::Ok | SelfTest::Failed => "failed",
+            SelfTest::Skipped => "skipped",
+        }
+    }
+}
+
+impl Fast {
+    /// The ids, or nothing where the library gives up or panics.
+    fn encode(&self, text: &str, add_special_tokens: bool) -> Option<Vec<u32>> {
+        match catch_unwind(AssertUnwindSafe(|| self.tokenizer.encode_with_special_tokens(text, add_special_tokens))) {
+            Ok(ids) => ids.ok(),
+            Err(_) => {
+                self.dropped.store(true, Relaxed);
+                None
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokenizer").field("engine", &self.engine()).finish_non_exhaustive()
+    }
+}
+
+/// A token that is found in a text before anything else is done with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct AddedToken {
+    content: String,
+    /// Not found inside a word.
+    single_word: bool,
+    /// Found as its own bytes, whatever is around it: it takes no spaces along and is not looked for in a changed text.
+    literal: bool,
+}
+
+impl AddedToken {
+    fn read(described: &Value) -> Vec<Self> {
+        let added = described.get("added_tokens").and_then(Value::as_array).into_iter().flatten();
+        let token = |token: &Value| {
+            let flag = |name| token.get(name).and_then(Value::as_bool).unwrap_or(false);
+            Some(Self {
+                content: token.get("content")?.as_str()?.to_owned(),
+                single_word: flag("single_word"),
+                literal: !(flag("lstrip") || flag("rstrip") || flag("normalized")),
+            })
+        };
+        added.filter_map(token).collect()
+    }
+}
+
+/// Runs a library; a panic inside it costs this one call. Its state is caches that stay valid between their steps.
+fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(_) => Err("the tokenizer library panicked".to_owned()),
+    }
+}

@@ -1,0 +1,130 @@
+//! Ids of pieces that texts are made of, so that a turn of a conversation costs what it adds to the turn before.
+//!
+//! Pieces are compared byte by byte, never by a hash alone. It does not know what a piece is; see
+//! [`CutPoints`](super::cut_points::CutPoints).
+//!
+//! **Invariant**: what it holds is at most [`BUDGET_BYTES`], whatever is put in.
+
+use std::{
+    collections::HashMap,
+    mem,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+/// Bytes of one model's cache: some hundred conversations of 8,000 tokens.
+pub(super) const BUDGET_BYTES: usize = 8 << 20;
+
+/// Requests of different conversations rarely meet in one shard.
+const SHARDS: usize = 8;
+
+/// Bytes that an entry takes beside its text and ids, about.
+const ENTRY_BYTES: usize = 96;
+
+/// A bounded map from pieces to ids. Full: each shard forgets the half of its pieces that were not met lately.
+#[derive(Debug, Default)]
+pub(super) struct SegmentCache {
+    shards: [Mutex<Shard>; SHARDS],
+}
+
+/// Two generations: what is met moves to the young one, and when that is full the old one goes. That is nearly "least
+/// recently used goes first", without a list to keep.
+#[derive(Debug, Default)]
+struct Shard {
+    young: HashMap<Box<str>, Box<[u32]>>,
+    young_bytes: usize,
+    old: HashMap<Box<str>, Box<[u32]>>,
+}
+
+impl SegmentCache {
+    /// Appends the ids of a piece, if it knows them.
+    pub(super) fn append(&self, piece: &str, tokens: &mut Vec<u32>) -> bool {
+        let mut shard = self.shard(piece);
+        if let Some(ids) = shard.young.get(piece) {
+            tokens.extend_from_slice(ids);
+            return true;
+        }
+        let Some((piece, ids)) = shard.old.remove_entry(piece) else { return false };
+        tokens.extend_from_slice(&ids);
+        shard.keep(piece, ids);
+        true
+    }
+
+    /// Remembers the ids of a piece. One that would fill a large part of its shard is not worth what it pushes out.
+    pub(super) fn keep(&self, piece: &str, ids: Vec<u32>) {
+        if cost(piece, &ids) <= Shard::YOUNG_BYTES / 2 {
+            self.shard(piece).keep(piece.into(), ids.into());
+        }
+    }
+
+    fn shard(&self, piece: &str) -> MutexGuard<'_, Shard> {
+        // A sum spreads well enough here, and costs less than hashing a long piece a second time.
+        let sum = piece.bytes().fold(0, u8::wrapping_add);
+        // A shard's maps are whole between calls, also after a panic elsewhere.
+        self.shards[usize::from(sum) % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shard {
+    /// A young generation may become as large as the old one is.
+    const YOUNG_BYTES: usize = BUDGET_BYTES / SHARDS / 2;
+
+    fn keep(&mut self, piece: Box<str>, ids: Box<[u32]>) {
+        let bytes = cost(&piece, &ids);
+        if self.young_bytes + bytes > Self::YOUNG_BYTES {
+            self.old = mem::take(&mut self.young);
+            self.young_bytes = 0;
+        }
+        if self.young.insert(piece, ids).is_none() {
+            self.young_bytes += bytes;
+        }
+    }
+}
+
+fn cost(piece: &str, ids: &[u32]) -> usize {
+    piece.len() + size_of_val(ids) + ENTRY_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(cache: &SegmentCache, piece: &str) -> Option<Vec<u32>> {
+        let mut tokens = vec![0];
+        cache.append(piece, &mut tokens).then_some(tokens)
+    }
+
+    #[test]
+    fn a_piece_comes_back_behind_what_was_there() {
+        let cache = SegmentCache::default();
+        assert_eq!(known(&cache, "a"), None);
+        cache.keep("a", vec![1, 2]);
+        cache.keep("a", vec![1, 2]);
+        assert_eq!(known(&cache, "a"), Some(vec![0, 1, 2]));
+        assert_eq!(known(&cache, "b"), None);
+    }
+
+    #[test]
+    fn it_stays_within_its_bytes_and_keeps_what_is_met() {
+        let cache = SegmentCache::default();
+        cache.keep("met", vec![7]);
+        for number in 0..200_000_u32 {
+            cache.keep(&format!("piece {number}"), vec![number; 20]);
+            assert!(known(&cache, "met").is_some(), "forgotten before piece {number}");
+        }
+        let mut held = 0;
+        for shard in &cache.shards {
+            let shard = shard.lock().unwrap();
+            held += shard.young.iter().chain(&shard.old).map(|(piece, ids)| cost(piece, ids)).sum::<usize>();
+        }
+        assert!((BUDGET_BYTES / 4..=BUDGET_BYTES).contains(&held), "{held}");
+        assert_eq!(known(&cache, "piece 0"), None);
+    }
+
+    #[test]
+    fn a_piece_of_much_of_the_cache_is_not_kept() {
+        let cache = SegmentCache::default();
+        let large = "x".repeat(BUDGET_BYTES / SHARDS / 2);
+        cache.keep(&large, vec![1]);
+        assert_eq!(known(&cache, &large), None);
+    }
+}

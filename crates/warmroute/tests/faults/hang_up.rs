@@ -1,0 +1,132 @@
+//! Clients that leave: the engine sees it, and nothing stays held.
+
+use std::time::Duration;
+
+use contract_id::contract;
+
+use crate::{
+    fleet::{CHAT, Scripted, Simulated, fine},
+    harness::{
+        RawClient, Reply, Router as _, ScriptedEngine, Sim as _, Stopwatch, chat, chunk, eventually, stream_head,
+        streamed,
+    },
+};
+
+/// Generous, for machines that do many things at once; the promise is 100 ms, and the figure is printed.
+const BOUND: Duration = Duration::from_secs(1);
+
+/// Hangs up and measures until the engine sees it.
+fn hang_up(client: RawClient, engine: &ScriptedEngine) -> Duration {
+    let left = Stopwatch::start();
+    drop(client);
+    left.until(engine.hang_up())
+}
+
+fn within_the_bound(what: &str, mut delays: Vec<Duration>) {
+    delays.sort();
+    let us: Vec<_> = delays.iter().map(Duration::as_micros).collect();
+    eprintln!("{what}: the engine sees the client leave after {us:?} us");
+    assert!(delays.iter().all(|delay| *delay < BOUND), "{what}: {us:?} us");
+}
+
+#[test]
+#[contract("F34", "I6")]
+fn the_engine_sees_a_client_leave_before_the_first_byte() {
+    let scripted = Scripted::one(Reply::Silence, "");
+    let engine = &scripted.engines[0];
+    for (what, body) in [("streamed, before its head", streamed(chat("m", "hi", 1))), ("plain", chat("m", "hi", 1))] {
+        let delays = (0..5).map(|_| {
+            let client = RawClient::chat(&scripted.router.data(), &body);
+            engine.next_request();
+            hang_up(client, engine)
+        });
+        within_the_bound(what, delays.collect());
+    }
+    engine.script(Reply::Stall(stream_head()));
+    let delays = (0..5).map(|_| {
+        let client = RawClient::chat(&scripted.router.data(), &streamed(chat("m", "hi", 1)));
+        engine.next_request();
+        // Time for the engine's head to reach the router, which waits for an event.
+        std::thread::sleep(Duration::from_millis(20));
+        hang_up(client, engine)
+    });
+    within_the_bound("streamed, after the engine's head", delays.collect());
+    scripted.router.settled();
+    assert!(scripted.router.receipts().iter().all(|receipt| receipt["outcome"]["kind"] == "client_gone"));
+}
+
+#[test]
+#[contract("F35", "I6")]
+fn the_engine_sees_a_client_leave_after_the_first_byte() {
+    let first = [stream_head(), chunk(b"data: 1\n\n")].concat();
+    let scripted = Scripted::one(Reply::Stall(first.clone()), "");
+    let engine = &scripted.engines[0];
+    let leave = || {
+        let mut client = RawClient::chat(&scripted.router.data(), &streamed(chat("m", "hi", 1)));
+        client.read_until("data: 1\n\n");
+        hang_up(client, engine)
+    };
+    within_the_bound("mid-stream, engine silent", (0..5).map(|_| leave()).collect());
+    engine.script(Reply::Endless(first, chunk(&[b"data: ".as_slice(), &[b'x'; 1000], b"\n\n"].concat())));
+    within_the_bound("mid-stream, engine busy writing", (0..5).map(|_| leave()).collect());
+    scripted.router.settled();
+    assert!(scripted.router.receipts().iter().all(|receipt| receipt["outcome"]["kind"] == "client_gone"));
+}
+
+#[test]
+#[contract("F34", "F35")]
+fn a_generation_stops_when_its_client_leaves() {
+    let fleet = Simulated::start(1, &["--no-kv-events", "--itl-ms", "20"], "");
+    let engine = &fleet.engines[0];
+    for (number, body) in [chat("sim", "hi", 20_000), streamed(chat("sim", "hi", 20_000))].into_iter().enumerate() {
+        let client = RawClient::chat(&fleet.router.data(), &body);
+        eventually("it runs", || (engine.stats()["running"] == 1).then_some(()));
+        drop(client);
+        eventually("it is aborted", || (engine.stats()["aborted"] == number + 1).then_some(()));
+        assert_eq!(engine.stats()["running"], 0);
+    }
+    fleet.router.settled();
+}
+
+#[test]
+#[contract("F31", "F32")]
+fn a_client_that_leaves_while_it_still_sends_costs_nothing() {
+    let scripted = Scripted::one(Reply::whole(fine()), "");
+    let mut in_head = RawClient::connect(&scripted.router.data());
+    in_head.send_bytes(b"POST /v1/chat/comp");
+    drop(in_head);
+    let mut in_body = RawClient::connect(&scripted.router.data());
+    in_body.send_bytes(format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n{{\"model\":").as_bytes());
+    drop(in_body);
+    eventually("both to be over", || {
+        let ended = scripted.router.metric("warmroute_requests_total", "route=\"/v1/chat/completions\"");
+        (ended == 1.0).then_some(())
+    });
+    scripted.router.settled();
+    assert_eq!(scripted.requests(), 0);
+}
+
+#[test]
+#[contract("I2")]
+fn two_hundred_clients_that_leave_at_once_leave_nothing_behind() {
+    let fleet = Simulated::start(2, &["--no-kv-events", "--itl-ms", "20"], "");
+    let body = |number: usize| {
+        let body = chat("sim", &format!("question {number}"), 20_000);
+        if number.is_multiple_of(2) { body } else { streamed(body) }
+    };
+    let clients: Vec<_> = (0..200).map(|number| RawClient::chat(&fleet.router.data(), &body(number))).collect();
+    eventually("all to be at the engines", || {
+        let held: u64 = fleet.engines.iter().map(|engine| engine.stats()["requests"].as_u64().unwrap()).sum();
+        (held == 200).then_some(())
+    });
+    let left = Stopwatch::start();
+    drop(clients);
+    fleet.router.settled();
+    eprintln!("200 clients left: nothing is held after {} ms", left.elapsed().as_millis());
+    eventually("the engines to be idle", || {
+        let busy = fleet.engines.iter().any(|engine| engine.stats()["running"] != 0 || engine.stats()["waiting"] != 0);
+        (!busy).then_some(())
+    });
+    let gone = fleet.router.metric("warmroute_requests_total", "outcome=\"client_gone\"");
+    assert_eq!(gone, 200.0);
+}

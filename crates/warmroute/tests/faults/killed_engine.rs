@@ -1,0 +1,129 @@
+//! kill -9 of an engine under load, and its return.
+
+use contract_id::contract;
+use serde_json::Value;
+
+use crate::{
+    fleet::{Simulated, attempts},
+    harness::{Program, RawClient, RawReply, Router as _, Sim as _, Stopwatch, chat, eventually, streamed, text_of},
+};
+
+const CLIENTS: usize = 24;
+const ENGINE: &[&str] = &["--itl-ms", "15", "--overhead-ms", "1", "--max-num-seqs", "64"];
+
+/// What became of one request.
+enum Fate {
+    /// A whole answer.
+    Whole(String),
+    /// Cut after it had started, with the error event and no clean end.
+    Cut(String),
+}
+
+fn fate(reply: &RawReply, streams: bool) -> Fate {
+    let text = reply.text();
+    assert_eq!(reply.status, 200, "a request that had not started was lost: {text}");
+    if reply.clean {
+        assert_eq!(text.contains("[DONE]"), streams, "{text}");
+        assert!(!text.contains("\"error\""), "{text}");
+        return Fate::Whole(text_of(reply));
+    }
+    assert!(streams, "a plain reply is whole or an error: {text}");
+    assert!(text.contains("\"code\":\"stream_interrupted\"") && text.ends_with("}}\n\n"), "{text}");
+    assert!(!text.contains("[DONE]") && !text.contains("\"finish_reason\":\"length\""), "{text}");
+    Fate::Cut(text_of(reply))
+}
+
+#[test]
+#[contract("F1", "F2", "I2", "I3", "I4", "I5")]
+fn killing_one_of_three_engines_loses_no_request_that_had_not_started_to_answer() {
+    let mut fleet = Simulated::start(3, ENGINE, "");
+    let data = fleet.router.data();
+    let body = |number: usize, round: usize| {
+        let body = chat("sim", &format!("client {number} asks question {round}"), 30);
+        if number.is_multiple_of(2) { streamed(body) } else { body }
+    };
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let fates: Vec<(usize, usize, Fate)> = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|number| {
+                let (data, stop, body) = (&data, &stop, &body);
+                scope.spawn(move || {
+                    let mut fates = Vec::new();
+                    for round in 0.. {
+                        let reply = RawClient::chat(data, &body(number, round)).reply();
+                        fates.push((number, round, fate(&reply, number.is_multiple_of(2))));
+                        if stop.load(std::sync::atomic::Ordering::SeqCst) {
+                            break;
+                        }
+                    }
+                    fates
+                })
+            })
+            .collect();
+        eventually("the engine to be busy", || {
+            let stats = fleet.engines[1].stats();
+            (stats["executions"].as_u64() > Some(8) && stats["running"].as_u64() > Some(3)).then_some(())
+        });
+        fleet.engines[1].kill();
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        stop.store(true, std::sync::atomic::Ordering::SeqCst);
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+    });
+    fleet.router.settled();
+    let receipts = fleet.router.receipts();
+    assert_eq!(receipts.len(), fates.len());
+    let retried = receipts.iter().filter(|receipt| attempts(receipt).len() > 1).count();
+    let cut = fates.iter().filter(|(_, _, fate)| matches!(fate, Fate::Cut(_))).count();
+    eprintln!("{} requests by {CLIENTS} clients, one of three engines killed: {cut} cut, {retried} answered by another, 0 lost", fates.len());
+    // Every answer is what the same question gets from an engine that lives; a cut one is the start of it.
+    for (number, round, fate) in fates.iter().filter(|(_, round, fate)| *round == 0 || matches!(fate, Fate::Cut(_))) {
+        let again = text_of(&RawClient::chat(&fleet.engines[0].data(), &body(*number, *round)).reply());
+        match fate {
+            Fate::Whole(text) => assert_eq!(*text, again),
+            Fate::Cut(text) => assert!(again.starts_with(&**text), "{text:?} is no start of {again:?}"),
+        }
+    }
+    executions_are_within_attempts(&receipts, &fleet);
+}
+
+/// What the engines that live ran for the router is not more than its receipts say.
+fn executions_are_within_attempts(receipts: &[Value], fleet: &Simulated) {
+    for engine in [&fleet.engines[0], &fleet.engines[2]] {
+        let name = engine.data();
+        let here = |attempt: &&Value| attempt["target"]["worker"] == name && attempt["class"] != "C0";
+        let tried = receipts.iter().flat_map(|receipt| receipt["attempts"].as_array().unwrap()).filter(here).count();
+        // The first engine also answered the test's own questions, which do not count.
+        let own = receipts.len();
+        let executions = usize::try_from(engine.stats()["executions"].as_u64().unwrap()).unwrap();
+        let executions = if name == fleet.engines[0].data() { executions.saturating_sub(own) } else { executions };
+        assert!(executions <= tried, "{name}: {executions} executions for {tried} attempts");
+    }
+    assert!(receipts.iter().all(|receipt| attempts(receipt).iter().filter(|(class, _)| *class == Some("C3")).count() <= 1));
+    assert!(receipts.iter().all(|receipt| {
+        let after_c3 = attempts(receipt).iter().skip_while(|(class, _)| *class != Some("C3")).count();
+        after_c3 <= 1
+    }));
+}
+
+#[test]
+fn an_engine_that_comes_back_on_its_port_is_used_again() {
+    let mut fleet = Simulated::start(2, &["--no-kv-events", "--speed", "20"], "");
+    let address = fleet.engines[0].data();
+    let port = address.rsplit_once(':').unwrap().1.to_owned();
+    fleet.engines[0].kill();
+    eventually("the router to notice", || {
+        let reply = fleet.post(&chat("sim", "hi", 2));
+        assert_eq!(reply.status, 200);
+        fleet.router.workers().iter().any(|worker| worker["state"] == "down").then_some(())
+    });
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    fleet.engines[0] = Program::engine(&["--no-kv-events", "--speed", "20", "--port", &port]);
+    let back = Stopwatch::start();
+    let took = eventually("it to be used again", || {
+        let reply = fleet.post(&chat("sim", "hi", 2));
+        assert_eq!(reply.status, 200);
+        (reply.header("x-warmroute-worker") == Some(&*address)).then(|| back.elapsed())
+    });
+    eprintln!("a restarted engine was used again {} ms after its ready line", took.as_millis());
+    fleet.router.settled();
+}

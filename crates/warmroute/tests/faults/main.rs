@@ -1,0 +1,18 @@
+//! What clients see when something goes wrong: their own requests, engines, connections, the router's end.
+
+#![allow(clippy::unwrap_used, reason = "a set-up that does not work is a failed test")]
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod back_pressure;
+mod before_first_byte;
+mod client_errors;
+mod drain;
+mod fleet;
+mod hang_up;
+mod killed_engine;
+mod malformed_replies;
+mod mid_stream;
+mod one_worker;
+mod statuses;

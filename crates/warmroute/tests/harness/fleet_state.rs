@@ -1,0 +1,102 @@
+//! What the router and the simulated engines say about themselves.
+
+use serde_json::{Value, json};
+
+use super::{Program, RawClient, eventually};
+
+/// Faults of a simulated engine.
+pub type Fault<'a> = &'a str;
+
+/// Questions to a router.
+pub trait Router {
+    /// Waits until this many workers are ready.
+    fn ready(self, workers: usize) -> Self;
+    /// The workers' objects.
+    fn workers(&self) -> Vec<Value>;
+    /// The receipts, newest first.
+    fn receipts(&self) -> Vec<Value>;
+    /// The receipt of the request with this id, once it is settled.
+    fn receipt(&self, request_id: &str) -> Value;
+    /// The sum of a metric over the label sets that contain `labels`.
+    fn metric(&self, name: &str, labels: &str) -> f64;
+    /// Waits until nothing of any request is held: load, leases, bodies, streams.
+    fn settled(&self);
+    /// Resident memory, in bytes.
+    fn resident(&self) -> u64;
+}
+
+impl Router for Program {
+    fn ready(self, workers: usize) -> Self {
+        eventually("the workers to be ready", || {
+            let ready = self.workers().iter().filter(|worker| worker["state"] == "ready").count();
+            (ready == workers).then_some(())
+        });
+        self
+    }
+
+    fn workers(&self) -> Vec<Value> {
+        let body = RawClient::get(&self.admin(), "/admin/workers").json();
+        body["workers"].as_array().expect("a list of workers").clone()
+    }
+
+    fn receipts(&self) -> Vec<Value> {
+        let body = RawClient::get(&self.admin(), "/admin/decisions?limit=1000").json();
+        body["decisions"].as_array().expect("a list of decisions").clone()
+    }
+
+    fn receipt(&self, request_id: &str) -> Value {
+        eventually("the receipt to be settled", || {
+            let receipts = self.receipts();
+            receipts.into_iter().find(|it| it["request_id"] == request_id && !it["outcome"].is_null())
+        })
+    }
+
+    fn metric(&self, name: &str, labels: &str) -> f64 {
+        let text = RawClient::get(&self.admin(), "/metrics").text();
+        let value = |line: &str| {
+            let (series, value) = line.rsplit_once(' ')?;
+            let (known, set) = series.split_once('{').unwrap_or((series, ""));
+            (known == name && set.contains(labels)).then(|| value.parse::<f64>().expect("a sample is a number"))
+        };
+        let found: Vec<f64> = text.lines().filter_map(value).collect();
+        assert!(!found.is_empty() || !labels.is_empty(), "there is no metric {name} in\n{text}");
+        found.iter().sum()
+    }
+
+    fn settled(&self) {
+        eventually("every lease to be given back", || {
+            let load = |worker: &Value| {
+                let load = &worker["load"];
+                ["in_flight", "queued_prefill_tokens", "decode_blocks"].iter().all(|field| load[field] == 0)
+            };
+            let gauges = ["warmroute_leases", "warmroute_open_streams", "warmroute_held_body_bytes"];
+            let zero = gauges.iter().all(|name| self.metric(name, "") == 0.0);
+            (zero && self.workers().iter().all(load)).then_some(())
+        });
+    }
+
+    fn resident(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("a process has a status");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory is told");
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number of KiB");
+        kib * 1024
+    }
+}
+
+/// Questions and orders to a simulated engine.
+pub trait Sim {
+    fn stats(&self) -> Value;
+    /// The next so many generation requests go wrong in this way.
+    fn fault(&self, fault: Fault<'_>, count: u64);
+}
+
+impl Sim for Program {
+    fn stats(&self) -> Value {
+        RawClient::get(&self.data(), "/sim/stats").json()
+    }
+
+    fn fault(&self, fault: Fault<'_>, count: u64) {
+        let body = json!({"kind": fault, "count": count}).to_string();
+        assert_eq!(RawClient::post(&self.data(), "/sim/fault", body.as_bytes()).status, 200);
+    }
+}
