@@ -1,6 +1,7 @@
 //! Gauges of what router, index and fleet know, read at each scrape: nothing is counted twice and nothing can drift.
+//! Leases and requests in flight are the gateway's own.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use fleet::{Fleet, Snapshot};
 use kv_blocks::Tier;
@@ -14,10 +15,8 @@ use routing::Router;
 
 use crate::AdminParts;
 
-/// Workers with a label of their own; the sums of the rest are under `other`.
+/// Workers with a label of their own; speeds of the rest cannot be summed and are left out.
 const MOST_WORKERS: usize = 1024;
-/// Label of the workers beyond.
-const OTHER: &str = "other";
 
 /// Reads the parts at each scrape.
 pub(crate) struct Gauges {
@@ -42,22 +41,13 @@ impl Collector for Gauges {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let snapshot = self.fleet.snapshot();
         let stats = self.index.stats();
-        let mut workers = BTreeMap::<&str, u64>::new();
         let mut blocks = [0u64; Tier::ALL.len()];
-        for (place, worker) in snapshot.workers.iter().enumerate() {
-            let label = if place < MOST_WORKERS { &*worker.name } else { OTHER };
-            let in_flight = workers.entry(label).or_default();
-            for target in worker.targets() {
-                *in_flight += u64::from(self.router.load(target).in_flight);
-                for (sum, more) in blocks.iter_mut().zip(self.index.blocks_per_tier(target)) {
-                    *sum += more;
-                }
+        for target in snapshot.workers.iter().flat_map(|worker| worker.targets()) {
+            for (sum, more) in blocks.iter_mut().zip(self.index.blocks_per_tier(target)) {
+                *sum += more;
             }
         }
         let mut out = Writer(encoder);
-        let in_flight = workers.iter().map(|(worker, count)| ([("worker", *worker)], whole(*count)));
-        out.gauges("warmroute_in_flight", "Requests at a worker", in_flight)?;
-        out.gauge("warmroute_leases", "Requests whose load is counted at a worker", whole(self.router.leases() as u64))?;
         self.speeds(&mut out, &snapshot)?;
         index(&mut out, &stats, blocks)?;
         out.gauges(

@@ -397,3 +397,45 @@ fn rank_view(stream: &RankStream) -> RankView {
     };
     RankView { cache, stream: Some(state.as_str()), replay: stream.replay }
 }
+
+#[cfg(test)]
+impl Entry {
+    /// A worker that nobody has looked at yet.
+    pub(crate) fn for_tests(id: WorkerId, clock: &Clock) -> Self {
+        let second = std::time::Duration::from_secs(1);
+        let health = crate::health::HealthSettings {
+            interval: second,
+            unhealthy_threshold: 1,
+            healthy_threshold: 1,
+            warmup_interval: second,
+            max_warmup: second,
+            knock_first: second,
+            knock_longest: second,
+            eject_after: 1,
+            eject_for: second,
+        };
+        let view = WorkerView {
+            id,
+            name: "w1".into(),
+            url: "http://127.0.0.1:1".parse().expect("a url"),
+            engine: crate::Engine::Generic,
+            version: None,
+            state: WorkerState::Unknown,
+            since: clock.wall(),
+            models: Vec::new(),
+            loras: Vec::new(),
+            namespace_model: None,
+            role: kv_blocks::Role::Unified,
+            weight: 1.0,
+            block_size: kv_blocks::BlockSize::new(16).expect("a block size"),
+            block_size_known: false,
+            ranks: vec![RankView::default()],
+            api_key: None,
+            num_blocks: None,
+            allow_tiers: Vec::new(),
+            load: EngineLoad::default(),
+            last_error: None,
+        };
+        Self::new(view, Health::new(health), true)
+    }
+}

@@ -288,3 +288,80 @@ fn spawn(
     let source = ZmqSource::spawn(spec, Arc::clone(&board.index), board.clock);
     Ok(RankStream { rank, replay, source })
 }
+
+#[cfg(test)]
+mod tests {
+    use kv_blocks::{BlockSize, HashScheme, Identity, Namespace};
+    use kv_index::{IndexSettings, KvIndex};
+    use net::Clock;
+    use tokio::runtime::Builder;
+
+    use super::*;
+    use crate::board::{Ejection, Entry};
+
+    const ID: WorkerId = WorkerId(0);
+
+    fn settings() -> StreamSettings {
+        let own = config::WorkerKvEvents {
+            source: EventSource::Auto,
+            endpoint: None,
+            replay_endpoint: ReplayEndpoint::Auto,
+            topic: String::new(),
+            bind: false,
+        };
+        let all = config::KvEvents {
+            enabled: true,
+            memory_budget: 1 << 20,
+            block_hash: config::BlockHashKind::Xxh3,
+            block_hash_seed: 1337,
+            default_port: 1,
+            topic_filter: String::new(),
+            replay: true,
+            max_message: 1 << 20,
+            queue_batches: 16,
+            max_events_per_second: 1,
+            stale_after: Duration::from_secs(60),
+            prediction: config::Prediction { ttl: RETRY, max_blocks: 16, prune_target_ratio: 0.8 },
+        };
+        StreamSettings { own, all, host_is_its_own: true }
+    }
+
+    #[test]
+    fn a_stream_whose_task_ended_is_forgotten_and_started_again() {
+        let here = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let doomed = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+        let (clock, index) = (Clock::system(), Arc::new(KvIndex::new(IndexSettings::default())));
+        let ejection = Ejection { enabled: false, max_ratio: 0.0 };
+        let board = Board::new(vec![Entry::for_tests(ID, &clock)], ejection, Arc::clone(&index), clock);
+        let (name, model): (Arc<str>, Arc<str>) = ("w1".into(), "m".into());
+        let settings = settings();
+        let mut streams = Streams::default();
+        let endpoint = "tcp://127.0.0.1:1".to_owned();
+        let wanted = vec![EventEndpoint { rank: 0, endpoint, replay_endpoint: None, topic: String::new() }];
+        // Its task runs on a runtime that goes away: to the stream's owner that looks like a panic.
+        let guard = doomed.enter();
+        futures_util::FutureExt::now_or_never(streams.run(&board, &settings, (ID, &name), &model, wanted))
+            .expect("nothing to wait for");
+        drop(guard);
+        let target = Target { worker: ID, rank: DpRank(0) };
+        let block_size = BlockSize::new(16).expect("a block size");
+        let namespace = Namespace { model, lora: None, salt: None, block_size, identity: Identity::Tokens };
+        let chain = HashScheme::default().chain(None, &[1; 32], block_size);
+        index.predict(target, &namespace, &chain, clock.now(), Duration::from_secs(100));
+        doomed.shutdown_timeout(Duration::from_secs(10));
+
+        let ended = |board: &Board| board.with(ID, |entry| entry.streams[0].source.ended());
+        here.block_on(async {
+            while !streams.one_ended {
+                streams.changed().await;
+            }
+            streams.forget_ended(&board, (ID, &name));
+            assert!(index.lookup(&namespace, &chain, clock.now()).is_empty());
+            assert_eq!(ended(&board), Some(true));
+            assert!(streams.retry_at().is_some_and(|at| at > clock.now()), "not in a tight loop");
+            streams.start_missing(&board, &settings, (ID, &name));
+            assert_eq!((ended(&board), streams.retry_at(), streams.any()), (Some(false), None, true));
+            streams.stop(&board, ID).await;
+        });
+    }
+}

@@ -13,6 +13,7 @@ use routing::{
 use tokio::sync::Semaphore;
 
 use crate::{
+    cut_switch::CutSwitch,
     ids::Ids,
     keys::Keys,
     load_telemetry::LoadCollector,
@@ -96,6 +97,7 @@ pub struct Gateway {
     pub(crate) pools: Pools,
     pub(crate) ids: Ids,
     pub(crate) decision_ids: DecisionIds,
+    pub(crate) cut: CutSwitch,
     budget: RetryBudget,
 }
 
@@ -138,6 +140,7 @@ impl Gateway {
             metrics: Metrics::new(registry),
             pools: Pools::default(),
             decision_ids: DecisionIds::new(ids.draw()),
+            cut: CutSwitch::default(),
             ids,
         }
     }

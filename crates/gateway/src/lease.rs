@@ -16,11 +16,12 @@ pub(crate) struct Lease {
     id: ReservationId,
     target: Target,
     first_token_seen: bool,
+    failed: bool,
 }
 
 impl Lease {
     pub(crate) fn new(router: Arc<Router>, clock: Clock, id: ReservationId, target: Target) -> Self {
-        Self { router, clock, id, target, first_token_seen: false }
+        Self { router, clock, id, target, first_token_seen: false, failed: false }
     }
 
     /// Where the load is.
@@ -35,10 +36,16 @@ impl Lease {
             self.router.first_token(self.clock.now(), self.id);
         }
     }
+
+    /// The attempt came to nothing: frees the load, and with it what was expected of the worker's cache.
+    pub(crate) fn fail(mut self) {
+        self.failed = true;
+    }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.router.done(self.clock.now(), self.id);
+        let now = self.clock.now();
+        if self.failed { self.router.failed(now, self.id) } else { self.router.done(now, self.id) }
     }
 }

@@ -7,6 +7,7 @@
 //! again once a byte has gone out.
 
 mod client_stream;
+mod cut_switch;
 mod gateway;
 mod health;
 mod ids;

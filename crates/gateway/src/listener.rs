@@ -38,6 +38,8 @@ pub enum Phase {
 const READ_BUFFER: usize = 64 * 1024;
 /// How often the router is told that time has passed.
 const TICK: Duration = Duration::from_secs(1);
+/// What is cut has this long to tell its client so. A client that does not take it is not waited for.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Pause after an accept that failed for want of descriptors: a busy loop would take the core from running streams.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -85,8 +87,13 @@ pub async fn serve(
         () = tokio::time::sleep(drain_timeout) => {}
         () = reached(&mut phase, Phase::Cut) => {}
     }
+    while connections.try_join_next().is_some() {}
     let cut = connections.len();
-    connections.shutdown().await;
+    gateway.cut.throw();
+    let last_words = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(LAST_WORDS, last_words).await.is_err() {
+        connections.shutdown().await;
+    }
     Drained { cut }
 }
 

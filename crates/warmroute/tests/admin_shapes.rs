@@ -50,7 +50,7 @@ fn receipt() -> Value {
         },
         "rewrites": ["string"],
         "outcome": {
-            "kind": "string", "status": "int", "ttft_ms": "number", "duration_ms": "number", "prompt_tokens": "int",
+            "kind": "string", "status": "int", "ttft_ms": "null|number", "duration_ms": "number", "prompt_tokens": "int",
             "completion_tokens": "int", "cached_tokens": "int", "drift_tokens": "int", "finish_reason": "string",
         },
     })
@@ -143,8 +143,12 @@ fn a_receipt_is_described_whole() {
         assert!((terms - cost(row)).abs() < 1e-6, "the terms of {row} add up to its cost");
     }
     assert_eq!((&last["prompt"]["tokens"], &last["outcome"]["kind"]), (&json!(turns[1].prompt_tokens), &json!("ok")));
-    assert_eq!((&last["outcome"]["cached_tokens"], &last["outcome"]["drift_tokens"]), (&json!(turns[1].cached), &json!(0)));
+    assert_eq!(
+        (&last["outcome"]["cached_tokens"], &last["outcome"]["drift_tokens"]),
+        (&json!(turns[1].cached), &json!(0))
+    );
     assert_eq!(last["attempts"][0]["result"], "ok");
+    assert_eq!(last["outcome"]["ttft_ms"], Value::Null, "a whole reply does not say when its first token was there");
     assert!(last["request_id"] == "mine" && turns[1].reply.header("x-request-id") == Some("mine"));
     let missing = get(&routed, "/admin/decisions/0123456789abcdef");
     assert_eq!((missing.status, &missing.json()["error"]["code"]), (404, &json!("decision_not_found")));
@@ -175,7 +179,9 @@ fn decisions_are_listed_newest_first_and_narrowed() {
     assert_eq!(listed("?tenant=default").len(), 5);
     assert_eq!(listed("?tenant=nobody"), [0; 0]);
     assert_eq!(listed("?worker=nobody"), [0; 0]);
-    for (query, code) in [("limit=x", "invalid_request"), ("limit=-1", "invalid_request"), ("policy=x", "unknown_policy")] {
+    for (query, code) in
+        [("limit=x", "invalid_request"), ("limit=-1", "invalid_request"), ("policy=x", "unknown_policy")]
+    {
         let reply = get(&routed, &format!("/admin/decisions?{query}"));
         assert_eq!((reply.status, &reply.json()["error"]["code"]), (400, &json!(code)), "{query}");
         assert_eq!(reply.json()["error"]["param"], query.split_once('=').expect("a pair").0);
@@ -285,6 +291,20 @@ fn health_is_told_on_the_data_listener() {
     assert_eq!(RawClient::get(&routed.router.data(), "/readyz").status, 503);
 }
 
+/// A completion that is streamed by this worker, and its receipt.
+fn stream(routed: &Routed, worker: &str) -> Value {
+    let body = json!({
+        "model": "sim", "prompt": "hi", "max_tokens": 3, "stream": true, "stream_options": {"include_usage": true},
+    });
+    let mut client = RawClient::connect(&routed.router.data());
+    let headers = [("x-warmroute-worker", worker), ("x-request-id", "streamed")];
+    client.send("POST", "/v1/completions", &headers, body.to_string().as_bytes());
+    let reply = client.reply();
+    assert!(reply.clean && reply.text().ends_with("data: [DONE]\n\n"), "{}", reply.text());
+    routed.caught_up();
+    routed.router.receipt("streamed")
+}
+
 /// Every family, its type and its labels besides `le`.
 const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("warmroute_requests", "counter", &["route", "outcome"]),
@@ -334,6 +354,10 @@ const ONLY_WHEN_IT_HAPPENS: &[&str] = &["warmroute_shed", "warmroute_upstream_fa
 fn metrics_are_open_metrics_with_closed_label_sets_and_true_values() {
     let (routed, turns) = routed();
     turns.iter().for_each(|turn| drop(routed.receipt(turn)));
+    let worker = turns[0].worker.as_str();
+    let other = if worker == "a" { "b" } else { "a" };
+    let streamed = stream(&routed, other);
+    assert!(streamed["outcome"]["ttft_ms"].as_f64() > Some(0.0), "{streamed:#}");
     let reply = get(&routed, "/metrics");
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     assert_eq!((reply.status, reply.header("content-type")), (200, Some(kind)));
@@ -355,11 +379,11 @@ fn metrics_are_open_metrics_with_closed_label_sets_and_true_values() {
         assert_eq!(labels, known[&*sample.family].1, "{sample:?}");
     }
 
-    let worker = turns[0].worker.as_str();
     let sum = |count: fn(&Turn) -> u64| turns.iter().map(count).sum::<u64>() as f64;
     let route = ("route", "/v1/chat/completions");
     let workers = routed.router.workers();
-    let warm = |tier: &str| workers.iter().filter_map(|worker| worker["warm_blocks"][tier].as_u64()).sum::<u64>() as f64;
+    let warm =
+        |tier: &str| workers.iter().filter_map(|worker| worker["warm_blocks"][tier].as_u64()).sum::<u64>() as f64;
     let version = Program::finish(&["--version"]).stdout;
     let version = version.trim().strip_prefix("warmroute ").expect("name and version").to_owned();
     for (name, labels, value) in [
@@ -369,8 +393,9 @@ fn metrics_are_open_metrics_with_closed_label_sets_and_true_values() {
         ("warmroute_predicted_cached_tokens_total", &[("worker", worker)], sum(|turn| turn.predicted)),
         ("warmroute_actual_cached_tokens_total", &[("worker", worker)], sum(|turn| turn.cached)),
         ("warmroute_parity_requests_total", &[("worker", worker), ("result", "exact")], 2.0),
-        ("warmroute_prompt_source_total", &[("source", "tokens")], 2.0),
-        ("warmroute_ttft_seconds_count", &[("worker", worker)], 2.0),
+        ("warmroute_prompt_source_total", &[("source", "tokens")], 3.0),
+        ("warmroute_decisions_total", &[("policy", "warm"), ("method", "pinned")], 1.0),
+        ("warmroute_ttft_seconds_count", &[("worker", other)], 1.0),
         ("warmroute_request_seconds_count", &[route], 2.0),
         ("warmroute_workers", &[("state", "ready")], 2.0),
         ("warmroute_workers", &[("state", "down")], 0.0),

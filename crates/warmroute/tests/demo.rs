@@ -22,10 +22,13 @@ fn one_round_prints_one_object_and_warm_finds_more_blocks() {
         "policy": "string", "requests": "int", "errors": "int", "block_hit_ratio": "number",
         "ttft_ms": {"mean": "number", "p50": "number", "p99": "number"}, "load_max_over_mean": "number",
     });
-    assert_shape(&report, &json!({
-        "schema": "string", "seed": "int", "workers": "int", "requests": "int", "runs": [run],
-        "ratio": {"block_hit": "number", "ttft_mean": "number"},
-    }));
+    assert_shape(
+        &report,
+        &json!({
+            "schema": "string", "seed": "int", "workers": "int", "requests": "int", "runs": [run],
+            "ratio": {"block_hit": "number", "ttft_mean": "number"},
+        }),
+    );
     assert_eq!(report["schema"], "warmroute.demo/1");
     assert_eq!((&report["seed"], &report["workers"]), (&json!(3), &json!(2)));
     let runs = report["runs"].as_array().expect("a list of runs");

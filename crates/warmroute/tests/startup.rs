@@ -82,7 +82,8 @@ fn all_problems_of_a_file_are_told_at_once_with_their_places() {
     let report: Value = serde_json::from_str(&check.stdout).expect("one JSON object");
     assert_eq!(report["ok"], false);
     let problems = report["problems"].as_array().expect("a list of problems");
-    let places: Vec<_> = problems.iter().map(|it| (it["path"].as_str().expect("a path"), it["line"].as_u64())).collect();
+    let places: Vec<_> =
+        problems.iter().map(|it| (it["path"].as_str().expect("a path"), it["line"].as_u64())).collect();
     let want = [("server.listen", 2), ("workers[0].wieght", 5), ("routing.policy", 7), ("routing.temperature", 8)];
     assert_eq!(places, want.map(|(path, line)| (path, Some(line))));
     let keys: Vec<&String> = problems[1].as_object().expect("an object").keys().collect();
@@ -100,7 +101,8 @@ fn what_is_wrong_around_the_file_ends_with_78() {
     refused(&["-c", &missing], 78, &[&missing, "cannot be read"]);
     refused(&["-c", &file(dir.path(), "bytes.yaml", b"a: 1\nb: \xff\n")], 78, &["line 2, column 4", "UTF-8"]);
     refused(&["-c", &file(dir.path(), "broken.yaml", "server: [\n")], 78, &["line", "YAML"]);
-    let unset = file(dir.path(), "unset.yaml", "workers:\n  - {url: \"http://127.0.0.1:1\", api_key: \"${NOT_SET_1}\"}\n");
+    let unset =
+        file(dir.path(), "unset.yaml", "workers:\n  - {url: \"http://127.0.0.1:1\", api_key: \"${NOT_SET_1}\"}\n");
     refused(&["-c", &unset], 78, &["line 2", "workers[0].api_key", "NOT_SET_1"]);
     let args = ["serve", "-w", NOBODY];
     let end = Program::finish_with_env(&args, &[("WARMROUTE_ROUTING__POLCIY", "warm")]);
@@ -259,7 +261,8 @@ fn a_worker_that_loads_its_model_gets_requests_when_it_has() {
     eventually("the worker to be warming up", || (router.workers()[0]["state"] == "warming_up").then_some(()));
     // The interval of a ready worker is 30 s: within the deadline of `ready` only the short one finds it.
     let router = router.ready(1);
-    let states: Vec<String> = router.stderr().lines().filter(|line| line.contains(&engine.url())).map(str::to_owned).collect();
+    let states: Vec<String> =
+        router.stderr().lines().filter(|line| line.contains(&engine.url())).map(str::to_owned).collect();
     assert!(states[0].contains(" warming_up "), "{states:?}");
 }
 

@@ -137,7 +137,12 @@ const WORKER: &[Key] = &[
         "unified",
         "Which phases it serves.",
     ),
-    key("weight", Kind::Float(Range { min: 0.0, max: 1e6, open: true }), "1.0", "Its share compared with the others, under `least_loaded` and `random`."),
+    key(
+        "weight",
+        Kind::Float(Range { min: 0.0, max: 1e6, open: true }),
+        "1.0",
+        "Its share compared with the others, under `least_loaded` and `random`.",
+    ),
     key("api_key", Kind::Secret, "~", "Sent to the engine as a bearer token in place of the client's."),
     key("block_size", BLOCK_SIZE, "auto", "Tokens per KV block; `auto` = `models.defaults.block_size`."),
     key(

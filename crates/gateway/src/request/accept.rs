@@ -86,6 +86,15 @@ pub(crate) fn route(parts: &Parts) -> Result<&'static Route, ApiError> {
     }
 }
 
+/// What a path that exists would answer, for the `Allow` of a 405.
+pub(crate) fn allowed(parts: &Parts) -> Option<&'static str> {
+    match routes::find(&parts.method, parts.uri.path()) {
+        Found::OtherMethod(route) if route.method == Method::GET => Some("GET, HEAD"),
+        Found::OtherMethod(_) => Some("POST"),
+        Found::Route(_) | Found::Nothing => None,
+    }
+}
+
 /// Checks the head and the key, reads the body and the override headers.
 pub(crate) async fn call(
     gateway: &Gateway,

@@ -82,9 +82,12 @@ pub(crate) async fn attempt(
     deadline: Moment,
 ) -> Result<Committed, Failure> {
     let left = deadline.since(gateway.clock.now());
-    match tokio::time::timeout(left, within(gateway, call, worker, target)).await {
-        Ok(result) => result,
-        Err(_) => Err(Failure::timeout(gateway.rules.timeout)),
+    tokio::select! {
+        result = tokio::time::timeout(left, within(gateway, call, worker, target)) => match result {
+            Ok(result) => result,
+            Err(_) => Err(Failure::timeout(gateway.rules.timeout)),
+        },
+        () = gateway.cut.thrown() => Err(Failure::going_down()),
     }
 }
 
@@ -98,6 +101,10 @@ async fn within(gateway: &Gateway, call: &Call, worker: &WorkerView, target: Tar
     let Answer { response, connection } =
         gateway.pools.send(outgoing, &gateway.clock).await.map_err(Failure::of_send)?;
     let (head, body) = response.into_parts();
+    if head.headers.contains_key(header::TRANSFER_ENCODING) && head.headers.contains_key(header::CONTENT_LENGTH) {
+        // Two readers could see its end in two places; the connection is not used again.
+        return Err(Failure::protocol("the worker's reply tells its length in two ways: try again".to_owned()));
+    }
     match head.status.as_u16() {
         200..=299 => content(gateway, worker, head, body, connection).await,
         429 | 502 | 503 | 504 => {
@@ -262,11 +269,15 @@ impl Failure {
         }
     }
 
-    fn of_status(head: Parts, body: Bytes) -> Self {
+    fn of_status(mut head: Parts, body: Bytes) -> Self {
         let status = head.status;
         let wait = retry_after(&head.headers);
         let reply = match status {
-            StatusCode::TOO_MANY_REQUESTS => LastWord::Pass(head, body),
+            StatusCode::TOO_MANY_REQUESTS => {
+                // Every 429 says when to come back, within the range of our own errors.
+                head.headers.insert(header::RETRY_AFTER, HeaderValue::from(wait.unwrap_or(1).max(1)));
+                LastWord::Pass(head, body)
+            }
             StatusCode::SERVICE_UNAVAILABLE => LastWord::Error(
                 ApiError::new(
                     ErrorCode::Overloaded,
@@ -334,6 +345,23 @@ impl Failure {
                 ErrorCode::FirstByteTimeout,
                 format!("no answer within {} s (request.timeout): try again later", limit.as_secs_f64()),
             )),
+        }
+    }
+
+    /// The time of a drain is up.
+    fn going_down() -> Self {
+        Self {
+            class: None,
+            result: AttemptResult::Timeout,
+            status: None,
+            kind: None,
+            reply: LastWord::Error(
+                ApiError::new(
+                    ErrorCode::Draining,
+                    "the router is going down and could not wait for the answer: try again",
+                )
+                .with_retry_after(1),
+            ),
         }
     }
 

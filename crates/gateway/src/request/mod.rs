@@ -72,7 +72,7 @@ async fn routed(
     let route = match accept::route(&parts) {
         Ok(route) => route,
         Err(error) => {
-            let response = reply::error(&error, &request_id);
+            let response = reply::allowing(accept::allowed(&parts), reply::error(&error, &request_id));
             return reply::closing_unless(accept::drained(&mut body, asks_first).await, response);
         }
     };
@@ -287,6 +287,7 @@ fn relayed(
                 limits: gateway.rules.stream,
                 pools: gateway.pools.clone(),
                 clock: gateway.clock,
+                cutting: gateway.cut.thrown(),
             },
             settle,
         ))),

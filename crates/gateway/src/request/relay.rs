@@ -25,7 +25,10 @@ use net::Clock;
 use tokio::time::{Sleep, sleep};
 
 use super::{dispatch::BodyKind, settle::Settle};
-use crate::upstream::{Connection, Pools};
+use crate::{
+    cut_switch::Cutting,
+    upstream::{Connection, Pools},
+};
 
 /// How long the start of an event may be kept.
 const TORN_EVENT: Duration = Duration::from_millis(50);
@@ -52,6 +55,7 @@ pub(crate) struct Begun {
     pub(crate) limits: StreamLimits,
     pub(crate) pools: Pools,
     pub(crate) clock: Clock,
+    pub(crate) cutting: Cutting,
 }
 
 /// A reply on its way. It owns everything the request still holds: the worker's connection, the load, the receipt.
@@ -67,6 +71,8 @@ pub(crate) struct Relay {
     /// Fires when nothing came for the idle limit, or when the start of an event was kept long enough.
     alarm: Pin<Box<Sleep>>,
     last_byte: Moment,
+    /// Resolves when the router goes down and cannot wait any longer.
+    cutting: Cutting,
     events: Option<Events>,
     /// Complete bytes that may go out now.
     ready: VecDeque<Bytes>,
@@ -103,11 +109,12 @@ enum Cut {
     Broken,
     Idle,
     TooLong,
+    GoingDown,
 }
 
 impl Relay {
     pub(crate) fn new(begun: Begun, settle: Settle) -> Self {
-        let Begun { first, rest, connection, kind, worker, limits, pools, clock } = begun;
+        let Begun { first, rest, connection, kind, worker, limits, pools, clock, cutting } = begun;
         let now = clock.now();
         let mut relay = Self {
             upstream: rest,
@@ -118,6 +125,7 @@ impl Relay {
             started: now,
             alarm: Box::pin(sleep(limits.idle)),
             last_byte: now,
+            cutting,
             events: (kind == BodyKind::Events).then(Events::new),
             ready: VecDeque::new(),
             end: End::Open,
@@ -202,6 +210,11 @@ impl Relay {
                 ErrorCode::StreamTooLong,
                 "the reply ran longer than request.stream_max_duration: what came before this event is incomplete",
                 // Our own limit: the worker did nothing wrong.
+                None,
+            ),
+            Cut::GoingDown => (
+                ErrorCode::StreamInterrupted,
+                "the router is going down: what came before this event is incomplete",
                 None,
             ),
         };
@@ -331,6 +344,10 @@ impl Body for Relay {
                 }
                 Poll::Ready(None) => relay.ended(),
                 Poll::Pending => {
+                    if Pin::new(&mut relay.cutting).poll(cx).is_ready() {
+                        relay.cut(Cut::GoingDown);
+                        continue;
+                    }
                     ready!(relay.arm(cx));
                     if !relay.alarmed() {
                         // The alarm was early by the timer's grain: set it again.

@@ -111,6 +111,14 @@ pub(crate) fn error(error: &ApiError, request_id: &str) -> Response<ReplyBody> {
     response
 }
 
+/// The same reply, with the methods that its path does answer, where there are any.
+pub(crate) fn allowing(methods: Option<&'static str>, mut response: Response<ReplyBody>) -> Response<ReplyBody> {
+    if let Some(methods) = methods {
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
+    }
+    response
+}
+
 /// The same reply, after which the connection is closed unless the request's body was read to its end: what follows on
 /// it could not be told apart from the rest of that body.
 pub(crate) fn closing_unless(drained: bool, mut response: Response<ReplyBody>) -> Response<ReplyBody> {

@@ -151,7 +151,9 @@ impl Settle {
 
     /// The attempt failed with nothing forwarded: its load is free.
     pub(crate) fn attempt_failed(&mut self, failure: &Failure) {
-        self.lease = None;
+        if let Some(lease) = self.lease.take() {
+            lease.fail();
+        }
         if let Some(kind) = failure.kind {
             self.worker_failed(kind);
         }

@@ -6,6 +6,9 @@ use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
 use tokio::task::AbortHandle;
 
+/// Most of a reply that is in memory when its client does not read on, in bytes. A reply's head must fit in, too.
+const READ_BUFFER: usize = 64 * 1024;
+
 /// An open connection. Dropping it closes the socket at once, whatever it is doing: that is how a client that hangs up
 /// reaches the engine. Only [`super::Pools::give_back`] keeps one alive.
 #[derive(Debug)]
@@ -17,8 +20,10 @@ pub(crate) struct Connection {
 impl Connection {
     /// Speaks HTTP/1 on a fresh stream.
     pub(crate) async fn handshake(stream: net::Stream) -> hyper::Result<Self> {
-        let (sender, connection) =
-            hyper::client::conn::http1::Builder::new().handshake::<_, Full<Bytes>>(TokioIo::new(stream)).await?;
+        let (sender, connection) = hyper::client::conn::http1::Builder::new()
+            .max_buf_size(READ_BUFFER)
+            .handshake::<_, Full<Bytes>>(TokioIo::new(stream))
+            .await?;
         // Owned by this value: aborted when it is dropped, and ending by itself when the worker closes.
         let driver = tokio::spawn(async move {
             if let Err(error) = connection.await {

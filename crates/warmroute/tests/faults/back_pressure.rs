@@ -32,8 +32,13 @@ fn a_client_that_stops_reading_holds_the_engine_back_and_not_its_bytes() {
     });
     let grown = scripted.router.resident().saturating_sub(before);
     let taken = engine.taken() - taken_before;
-    eprintln!("4 clients that do not read: {} KiB left the engine, the router grew by {} KiB", taken / 1024, grown / 1024);
-    assert!(grown < 4 << 20, "the router grew by {grown} bytes for 4 streams that stand still");
+    eprintln!(
+        "4 clients that do not read: {} KiB left the engine, the router grew by {} KiB",
+        taken / 1024,
+        grown / 1024
+    );
+    // 256 KiB for each, and as much again for what else moves in a process.
+    assert!(grown < 2 << 20, "the router grew by {grown} bytes for 4 streams that stand still");
     // They read on where they stopped.
     for client in &mut clients {
         let chunk = client.chunk().expect("the stream goes on");

@@ -38,7 +38,10 @@ fn a_stream_that_breaks_before_its_first_event_has_not_started() {
     scripted.engines[0].once(cut());
     for _ in 0..2 {
         let reply = scripted.post(&streamed(chat("m", "hi", 1)));
-        assert_eq!((reply.status, reply.clean, events_of(&reply)), (200, true, vec!["1".to_owned(), "[DONE]".to_owned()]));
+        assert_eq!(
+            (reply.status, reply.clean, events_of(&reply)),
+            (200, true, vec!["1".to_owned(), "[DONE]".to_owned()])
+        );
     }
     assert_eq!(scripted.requests(), 3);
 }

@@ -7,7 +7,7 @@ use crate::{
 
 fn refused(reply: &RawReply, status: u16, code: &str) {
     assert_eq!((reply.status, reply.error_code().as_str()), (status, code), "{}", reply.text());
-    assert_eq!(reply.header("x-should-retry"), (status < 429).then_some("false"), "{code}");
+    assert_eq!(reply.header("x-should-retry"), Some("false"), "{code}");
     assert!(reply.clean);
 }
 
@@ -68,7 +68,8 @@ fn a_body_over_the_limit_is_refused_as_soon_as_that_is_known() {
     let data = scripted.router.data();
     let mut announced = RawClient::connect(&data);
     announced.send_bytes(
-        format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 1048577\r\n\r\n").as_bytes(),
+        format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 1048577\r\n\r\n")
+            .as_bytes(),
     );
     refused(&announced.reply(), 413, "body_too_large");
     let mut chunked = RawClient::connect(&data);
@@ -79,7 +80,7 @@ fn a_body_over_the_limit_is_refused_as_soon_as_that_is_known() {
     }
     chunked.offer_bytes(b"0\r\n\r\n");
     refused(&chunked.reply(), 413, "body_too_large");
-    let whole = format!("{{\"model\":\"m\",\"messages\":[]{}}}", " ".repeat((1 << 20) - 28));
+    let whole = format!("{{\"model\":\"m\",\"messages\":[]{}}}", " ".repeat((1 << 20) - 27));
     assert_eq!(whole.len(), 1 << 20);
     assert_eq!(RawClient::post(&data, CHAT, whole.as_bytes()).status, 200, "the limit itself is fine");
     assert_eq!(scripted.requests(), 1);

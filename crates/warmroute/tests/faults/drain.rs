@@ -1,16 +1,13 @@
 //! The router's own end, with requests running.
 
-use contract_id::contract;
-
 use crate::{
     fleet::Simulated,
-    harness::{RawClient, Router as _, Stopwatch, chat, eventually, streamed},
+    harness::{RawClient, Sim as _, Stopwatch, chat, eventually, streamed},
 };
 
 const SLOW: &[&str] = &["--no-kv-events", "--itl-ms", "20", "--overhead-ms", "1"];
 
 #[test]
-#[contract("F72")]
 fn a_stream_that_runs_at_sigterm_is_completed() {
     let fleet = Simulated::start(1, SLOW, "");
     let data = fleet.router.data();
@@ -19,7 +16,7 @@ fn a_stream_that_runs_at_sigterm_is_completed() {
     let mut idle = RawClient::connect(&data);
     let begun = stream.read_until("content");
     eventually("both to run", || {
-        let stats = crate::harness::Sim::stats(&fleet.engines[0]);
+        let stats = fleet.engines[0].stats();
         (stats["running"] == 2).then_some(())
     });
     fleet.router.signal("TERM");
@@ -33,7 +30,6 @@ fn a_stream_that_runs_at_sigterm_is_completed() {
 }
 
 #[test]
-#[contract("F72")]
 fn a_stream_that_outlasts_the_drain_is_cut_with_the_error_event_and_the_exit_code_says_so() {
     let fleet = Simulated::start(1, SLOW, "server: {drain_timeout: 400ms}");
     let data = fleet.router.data();
@@ -41,7 +37,7 @@ fn a_stream_that_outlasts_the_drain_is_cut_with_the_error_event_and_the_exit_cod
     let mut plain = RawClient::chat(&data, &chat("sim", "hi", 5000));
     let begun = stream.read_until("content");
     eventually("both to run", || {
-        let stats = crate::harness::Sim::stats(&fleet.engines[0]);
+        let stats = fleet.engines[0].stats();
         (stats["running"] == 2).then_some(())
     });
     fleet.router.signal("TERM");
@@ -55,7 +51,7 @@ fn a_stream_that_outlasts_the_drain_is_cut_with_the_error_event_and_the_exit_cod
     let ended = fleet.router.wait();
     assert_eq!(ended.code, Some(3), "{}", ended.stderr);
     eventually("the engine to be idle", || {
-        let stats = crate::harness::Sim::stats(&fleet.engines[0]);
+        let stats = fleet.engines[0].stats();
         (stats["running"] == 0 && stats["aborted"] == 2).then_some(())
     });
 }

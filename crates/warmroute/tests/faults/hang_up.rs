@@ -96,7 +96,8 @@ fn a_client_that_leaves_while_it_still_sends_costs_nothing() {
     in_head.send_bytes(b"POST /v1/chat/comp");
     drop(in_head);
     let mut in_body = RawClient::connect(&scripted.router.data());
-    in_body.send_bytes(format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n{{\"model\":").as_bytes());
+    in_body
+        .send_bytes(format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n{{\"model\":").as_bytes());
     drop(in_body);
     eventually("both to be over", || {
         let ended = scripted.router.metric("warmroute_requests_total", "route=\"/v1/chat/completions\"");

@@ -70,11 +70,19 @@ fn killing_one_of_three_engines_loses_no_request_that_had_not_started_to_answer(
         clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
     });
     fleet.router.settled();
+    eventually("the dead engine's cache to be forgotten", || {
+        let dead = fleet.engines[1].data();
+        let worker = fleet.router.workers().into_iter().find(|worker| worker["name"] == dead)?;
+        (worker["state"] == "down" && worker["warm_blocks"]["device"] == 0).then_some(())
+    });
     let receipts = fleet.router.receipts();
     assert_eq!(receipts.len(), fates.len());
     let retried = receipts.iter().filter(|receipt| attempts(receipt).len() > 1).count();
     let cut = fates.iter().filter(|(_, _, fate)| matches!(fate, Fate::Cut(_))).count();
-    eprintln!("{} requests by {CLIENTS} clients, one of three engines killed: {cut} cut, {retried} answered by another, 0 lost", fates.len());
+    eprintln!(
+        "{} requests by {CLIENTS} clients, one of three engines killed: {cut} cut, {retried} answered by another, 0 lost",
+        fates.len()
+    );
     // Every answer is what the same question gets from an engine that lives; a cut one is the start of it.
     for (number, round, fate) in fates.iter().filter(|(_, round, fate)| *round == 0 || matches!(fate, Fate::Cut(_))) {
         let again = text_of(&RawClient::chat(&fleet.engines[0].data(), &body(*number, *round)).reply());
@@ -98,7 +106,9 @@ fn executions_are_within_attempts(receipts: &[Value], fleet: &Simulated) {
         let executions = if name == fleet.engines[0].data() { executions.saturating_sub(own) } else { executions };
         assert!(executions <= tried, "{name}: {executions} executions for {tried} attempts");
     }
-    assert!(receipts.iter().all(|receipt| attempts(receipt).iter().filter(|(class, _)| *class == Some("C3")).count() <= 1));
+    assert!(
+        receipts.iter().all(|receipt| attempts(receipt).iter().filter(|(class, _)| *class == Some("C3")).count() <= 1)
+    );
     assert!(receipts.iter().all(|receipt| {
         let after_c3 = attempts(receipt).iter().skip_while(|(class, _)| *class != Some("C3")).count();
         after_c3 <= 1
@@ -106,24 +116,50 @@ fn executions_are_within_attempts(receipts: &[Value], fleet: &Simulated) {
 }
 
 #[test]
+#[contract("B4")]
 fn an_engine_that_comes_back_on_its_port_is_used_again() {
     let mut fleet = Simulated::start(2, &["--no-kv-events", "--speed", "20"], "");
+    let port = port_of(&fleet.engines[0].data());
+    returns(&mut fleet, &["--no-kv-events", "--speed", "20", "--port", &port]);
+}
+
+#[test]
+fn an_engine_whose_events_come_back_is_used_again() {
+    let events = format!("tcp://127.0.0.1:{}", free_port());
+    let flags = ["--speed", "20", "--kv-events", &events];
+    let other = Program::engine(&["--no-kv-events"]);
+    let engine = Program::engine(&flags);
+    let port = port_of(&engine.data());
+    let urls = [engine.url(), other.url()];
+    let router = Program::serve(&urls, &["--policy", "round_robin"]).ready(2);
+    let mut fleet = Simulated { engines: vec![engine, other], router };
+    returns(&mut fleet, &[flags.as_slice(), &["--port", &port]].concat());
+}
+
+/// Kills the first engine, starts it again with these flags, and measures until a request goes there.
+fn returns(fleet: &mut Simulated, flags: &[&str]) {
     let address = fleet.engines[0].data();
-    let port = address.rsplit_once(':').unwrap().1.to_owned();
     fleet.engines[0].kill();
     eventually("the router to notice", || {
-        let reply = fleet.post(&chat("sim", "hi", 2));
-        assert_eq!(reply.status, 200);
+        assert_eq!(fleet.post(&chat("sim", "hi", 2)).status, 200);
         fleet.router.workers().iter().any(|worker| worker["state"] == "down").then_some(())
     });
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    fleet.engines[0] = Program::engine(&["--no-kv-events", "--speed", "20", "--port", &port]);
+    fleet.engines[0] = Program::engine(flags);
     let back = Stopwatch::start();
     let took = eventually("it to be used again", || {
         let reply = fleet.post(&chat("sim", "hi", 2));
         assert_eq!(reply.status, 200);
         (reply.header("x-warmroute-worker") == Some(&*address)).then(|| back.elapsed())
     });
-    eprintln!("a restarted engine was used again {} ms after its ready line", took.as_millis());
+    eprintln!("a restarted engine ({}) was used again {} ms after its ready line", flags[0], took.as_millis());
     fleet.router.settled();
+}
+
+fn port_of(address: &str) -> String {
+    address.rsplit_once(':').unwrap().1.to_owned()
+}
+
+/// A port that nobody listens on, for a process that must find it again.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

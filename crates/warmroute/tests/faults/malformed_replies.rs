@@ -47,7 +47,9 @@ fn a_long_plain_reply_that_ends_early_ends_uncleanly() {
     let scripted = Scripted::one(Reply::whole(fine()), "");
     let announced = format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n\r\n", 4 << 20);
     let part = vec![b'x'; 3 << 20];
-    for head in [announced, "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n".to_owned()] {
+    for head in
+        [announced, "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n".to_owned()]
+    {
         let body = if head.contains("chunked") { chunk(&part) } else { part.clone() };
         scripted.engines[0].once(Reply::Cut([head.as_bytes(), &body].concat()));
         let reply = scripted.post(&chat("m", "hi", 1));

@@ -48,7 +48,7 @@ fn a_503_goes_to_another_worker_and_the_longest_wait_is_told_when_all_are_loadin
 }
 
 #[test]
-#[contract("F14", "F15")]
+#[contract("F15")]
 fn a_429_goes_to_another_worker_and_is_passed_on_with_a_bounded_wait_when_all_throttle() {
     let throttled = |head: &str| status("429 Slow down", head);
     let scripted = Scripted::start(&[throttled("retry-after: 3\r\n"), Reply::whole(fine())], "");

@@ -1,7 +1,13 @@
 //! What the end-to-end tests share: the real program as child processes, a scripted engine, and a raw HTTP client.
 //!
 //! Everything binds to loopback on free ports and ends with the value that owns it.
-#![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses its own part of the harness")]
+#![allow(
+    clippy::unwrap_used,
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "each test binary uses its own part of the harness"
+)]
 
 mod chat;
 mod fleet_state;

@@ -45,7 +45,8 @@ impl Program {
 
     /// The same, with variables of its own.
     pub fn start_with_env(args: &[&str], env: &[(&str, &str)]) -> Self {
-        let mut child = command(args).envs(env.iter().copied()).arg("--print-ready").spawn().expect("the program starts");
+        let mut child =
+            command(args).envs(env.iter().copied()).arg("--print-ready").spawn().expect("the program starts");
         let stderr = Arc::new(Mutex::new(String::new()));
         let reader = collect(child.stderr.take().expect("stderr is piped"), Arc::clone(&stderr));
         let mut line = String::new();
@@ -63,11 +64,7 @@ impl Program {
     /// A simulated engine on free ports; later flags override.
     pub fn engine(flags: &[&str]) -> Self {
         let mut args = vec!["engine"];
-        for (flag, free) in [
-            ("--port", "0"),
-            ("--kv-events", "tcp://127.0.0.1:0"),
-            ("--replay", "tcp://127.0.0.1:0"),
-        ] {
+        for (flag, free) in [("--port", "0"), ("--kv-events", "tcp://127.0.0.1:0"), ("--replay", "tcp://127.0.0.1:0")] {
             if !flags.contains(&flag) {
                 args.extend([flag, free]);
             }

@@ -11,11 +11,8 @@ pub enum Framing {
 
 /// A whole JSON reply. `head` is more header lines, each with its CRLF.
 pub fn json_reply(status: &str, head: &str, body: &str) -> Vec<u8> {
-    format!(
-        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\n{head}content-length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .into_bytes()
+    format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\n{head}content-length: {}\r\n\r\n{body}", body.len())
+        .into_bytes()
 }
 
 /// The head of a chunked event stream.

@@ -109,8 +109,7 @@ impl Routed {
 }
 
 fn serve(engines: &[Program], flags: &[String]) -> Program {
-    let workers: Vec<String> =
-        ('a'..).zip(engines).map(|(name, engine)| format!("{name}={}", engine.url())).collect();
+    let workers: Vec<String> = ('a'..).zip(engines).map(|(name, engine)| format!("{name}={}", engine.url())).collect();
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let router = Program::serve(&workers, &flags).ready(engines.len());
     eventually("the streams to be live", || {

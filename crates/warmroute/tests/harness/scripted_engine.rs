@@ -25,7 +25,7 @@ pub enum Reply {
     Cut(Vec<u8>),
     /// These pieces as above, and then the connection is closed.
     CutAfter(Vec<Vec<u8>>, Duration),
-    /// These bytes before the request's body is read, which it never is; then the connection is closed.
+    /// These bytes before the request's body is read, which is a good while later and to no purpose.
     Early(Vec<u8>),
     /// Nothing, until the other side closes.
     Silence,
@@ -198,7 +198,9 @@ impl Connection {
             if let Reply::Early(bytes) = &reply {
                 let _ = self.seen.send(Seen { head, body: Vec::new() });
                 let _ = self.write(bytes);
-                self.until_gone();
+                // Closing with unread bytes would take the answer back: it gets its time, and the rest is read.
+                std::thread::sleep(Duration::from_millis(200));
+                let _ = std::io::copy(&mut self.reader, &mut std::io::sink());
                 return;
             }
             let Some(body) = self.read_body(&head) else { return };

@@ -39,7 +39,9 @@ fn is(value: &Value, word: &str) -> bool {
         "number" => value.is_number(),
         "bool" => value.is_boolean(),
         "null" => value.is_null(),
-        "hex" => text.is_some_and(|text| text.len() == 16 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))),
+        "hex" => {
+            text.is_some_and(|text| text.len() == 16 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')))
+        }
         // As in 2026-11-20T17:41:09.123Z.
         "time" => text.is_some_and(|text| text.len() == 24 && text.ends_with('Z') && &text[19..20] == "."),
         "numbers" => value.as_object().is_some_and(|map| !map.is_empty() && map.values().all(Value::is_number)),

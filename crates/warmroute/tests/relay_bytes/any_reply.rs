@@ -12,7 +12,8 @@ pub(crate) fn plain_body() -> impl Strategy<Value = (&'static str, Vec<u8>)> {
         Just("text/event-streams-not-quite/x"),
         Just(""),
     ];
-    let json = br#"{"id":"1","usage":{"prompt_tokens":7,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":0}}}"#;
+    let json =
+        br#"{"id":"1","usage":{"prompt_tokens":7,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":0}}}"#;
     let body = prop_oneof![
         Just(json.to_vec()),
         prop::collection::vec(any::<u8>(), 0..200),
@@ -50,7 +51,8 @@ pub(crate) fn events() -> impl Strategy<Value = Vec<u8>> {
         1 => Just(b"\r".as_slice()),
         1 => Just(b"".as_slice()),
     ];
-    (start, prop::collection::vec(event, 1..12), end).prop_map(|(start, events, end)| [start, &events.concat(), end].concat())
+    (start, prop::collection::vec(event, 1..12), end)
+        .prop_map(|(start, events, end)| [start, &events.concat(), end].concat())
 }
 
 fn token() -> impl Strategy<Value = Vec<u8>> {

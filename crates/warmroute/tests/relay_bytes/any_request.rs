@@ -13,10 +13,8 @@ pub(crate) fn body() -> impl Strategy<Value = Vec<u8>> {
         Just((r#""max_tokens""#.to_owned(), "1e3".to_owned())),
         Just((r#""n""#.to_owned(), "-0.0E+1".to_owned())),
     ];
-    let messages = prop_oneof![
-        prop::collection::vec(message(), 0..4).prop_map(|all| format!("[{}]", all.join(" , "))),
-        value(),
-    ];
+    let messages =
+        prop_oneof![prop::collection::vec(message(), 0..4).prop_map(|all| format!("[{}]", all.join(" , "))), value(),];
     (model, messages, prop::option::of(known), prop::collection::vec(field, 0..8))
         .prop_map(|(model, messages, known, mut fields)| {
             fields.push((r#""model""#.to_owned(), model));
@@ -80,12 +78,25 @@ fn string() -> impl Strategy<Value = String> {
         (!letter.is_ascii_control() && !matches!(letter, '"' | '\\')).then(|| letter.to_string())
     });
     let escape = prop_oneof![
-        Just(r"\n"), Just(r"\r\n"), Just(r#"\""#), Just(r"\\"), Just(r"\/"), Just(r"\b\f\t"), Just(r"\u0000"),
-        Just(r"\u00e4"), Just(r"\uD83D\uDE00"), Just(r"\ud800"), Just("data: [DONE]"), Just("e\u{301}"), Just("\u{feff}"),
-        Just("\u{2028}"), Just("\u{7f}"),
+        Just(r"\n"),
+        Just(r"\r\n"),
+        Just(r#"\""#),
+        Just(r"\\"),
+        Just(r"\/"),
+        Just(r"\b\f\t"),
+        Just(r"\u0000"),
+        Just(r"\u00e4"),
+        Just(r"\uD83D\uDE00"),
+        Just(r"\ud800"),
+        Just("data: [DONE]"),
+        Just("e\u{301}"),
+        Just("\u{feff}"),
+        Just("\u{2028}"),
+        Just("\u{7f}"),
     ]
     .prop_map(str::to_owned);
-    prop::collection::vec(prop_oneof![4 => plain, 1 => escape], 0..12).prop_map(|parts| format!("\"{}\"", parts.concat()))
+    prop::collection::vec(prop_oneof![4 => plain, 1 => escape], 0..12)
+        .prop_map(|parts| format!("\"{}\"", parts.concat()))
 }
 
 fn space() -> impl Strategy<Value = String> {

@@ -5,7 +5,7 @@ use proptest::{prelude::*, test_runner::TestRunner};
 
 use crate::{
     CHAT, Pair,
-    harness::{RawClient, Reply, RawReply, chat, json_reply},
+    harness::{RawClient, RawReply, Reply, chat, json_reply},
 };
 
 fn posted(pair: &Pair, headers: &[(&str, &str)]) -> RawReply {
@@ -90,7 +90,8 @@ fn custom_fields_cross_in_order_with_their_bytes() {
     // Visible ASCII and the bytes that are text of some other kind; spaces and tabs inside only.
     let byte = prop_oneof![8 => 0x21..0x7fu8, 2 => 0x80..=0xffu8];
     let inner = prop_oneof![6 => byte.clone(), 1 => Just(b' '), 1 => Just(b'\t')];
-    let value = (byte.clone(), prop::collection::vec(inner, 0..30), byte).prop_map(|(a, b, c)| [&[a], &*b, &[c]].concat());
+    let value =
+        (byte.clone(), prop::collection::vec(inner, 0..30), byte).prop_map(|(a, b, c)| [&[a], &*b, &[c]].concat());
     let fields = prop::collection::vec(("x-[a-z]{1,2}(-[A-Z0-9_]{1,4})?", value), 0..20);
     let config = ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() };
     let result = TestRunner::new(config).run(&fields, |fields| {
@@ -103,7 +104,8 @@ fn custom_fields_cross_in_order_with_their_bytes() {
         prop_assert_eq!(client.reply().status, 200);
         // Fields of one name keep their order; that of different names means nothing.
         let sorted = |fields: Vec<(String, Vec<u8>)>| {
-            let mut fields: Vec<_> = fields.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect();
+            let mut fields: Vec<_> =
+                fields.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect();
             fields.sort_by(|one, other| one.0.cmp(&other.0));
             fields
         };

@@ -18,7 +18,8 @@ fn sending() -> impl Strategy<Value = (wire_form::Cuts, bool, bool)> {
 #[contract("I12")]
 fn any_body_reaches_the_engine_byte_for_byte_however_it_is_cut_and_framed() {
     let pair = Pair::start();
-    let config = ProptestConfig { cases: 60, failure_persistence: None, max_shrink_iters: 200, ..ProptestConfig::default() };
+    let config =
+        ProptestConfig { cases: 60, failure_persistence: None, max_shrink_iters: 200, ..ProptestConfig::default() };
     let cases = (any_request::body(), sending());
     let result = TestRunner::new(config).run(&cases, |(body, (cuts, chunked, expect))| {
         let mut client = pair.client();
@@ -57,8 +58,11 @@ fn the_query_of_a_request_goes_with_it() {
 fn a_chunked_body_with_extensions_and_trailers_is_sent_on_as_its_data() {
     let pair = Pair::start();
     let mut client = RawClient::connect(&pair.router.data());
-    client.send_bytes(format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ntrailer: x-t\r\n\r\n").as_bytes());
-    client.send_bytes(b"e;name=\"a;b\"\r\n{\"model\":\"m\", \r\n0D\r\n\"messages\":[]\r\n1\r\n}\r\n0\r\nx-t: 1\r\n\r\n");
+    client.send_bytes(
+        format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ntrailer: x-t\r\n\r\n").as_bytes(),
+    );
+    client
+        .send_bytes(b"e;name=\"a;b\"\r\n{\"model\":\"m\", \r\n0D\r\n\"messages\":[]\r\n1\r\n}\r\n0\r\nx-t: 1\r\n\r\n");
     assert_eq!(client.reply().status, 200);
     let seen = pair.engine.next_request();
     assert_eq!(seen.body, br#"{"model":"m", "messages":[]}"#);
