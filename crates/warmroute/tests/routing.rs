@@ -200,7 +200,7 @@ fn a_cache_that_the_engine_empties_is_empty_here_too() {
 #[test]
 #[contract("V14", "V15")]
 fn a_burst_follows_its_first_request_before_any_event_says_so() {
-    let slow = ["--speed", "1", "--prefill-tps", "1500"];
+    let slow = ["--speed", "1", "--prefill-tps", "800"];
     let routed = Routed::start(&[&slow, &slow]);
     let messages = [says("user", &words("burst", 300))];
     let (first, second) = thread::scope(|scope| {

@@ -152,7 +152,7 @@ fn a_router_with_nothing_to_route_to_says_what_to_do() {
     let router = Program::serve(&[], &["-c", &path]);
     let reply = RawClient::get(&router.data(), "/readyz");
     assert_eq!(reply.status, 503);
-    assert!(router.stderr().contains("no workers"), "{}", router.stderr());
+    eventually("a word about it", || router.stderr().contains("no workers are configured").then_some(()));
 }
 
 #[test]
@@ -256,11 +256,12 @@ fn a_worker_that_comes_later_is_used_when_it_comes() {
 #[test]
 #[contract("CH5")]
 fn a_worker_that_loads_its_model_gets_requests_when_it_has() {
-    let engine = Program::engine(&["--startup-delay", "1500ms"]);
+    let engine = Program::engine(&["--startup-delay", "3s"]);
     let router = Program::serve(&[engine.url()], &[]);
     eventually("the worker to be warming up", || (router.workers()[0]["state"] == "warming_up").then_some(()));
     // The interval of a ready worker is 30 s: within the deadline of `ready` only the short one finds it.
     let router = router.ready(1);
+    eventually("both verdicts", || (router.stderr().matches(&engine.url()).count() >= 2).then_some(()));
     let states: Vec<String> =
         router.stderr().lines().filter(|line| line.contains(&engine.url())).map(str::to_owned).collect();
     assert!(states[0].contains(" warming_up "), "{states:?}");
