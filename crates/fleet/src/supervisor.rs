@@ -25,6 +25,8 @@ use crate::{
 pub(crate) const ASSUMED_BLOCK: u64 = 16;
 /// Failed requests ask for a look at most this often.
 const LEAST_BETWEEN_LOOKS: Duration = Duration::from_millis(200);
+/// A worker that stays well for this long without its stream has only lost the stream.
+const LONGEST_UNREST: Duration = Duration::from_secs(5);
 /// Stream states are read at most this often: the index changes far more often than the state.
 const LEAST_BETWEEN_STREAM_LOOKS: Duration = Duration::from_millis(20);
 /// A ready worker's verdict waits this long for its streams to come up.
@@ -51,6 +53,9 @@ pub(crate) struct Supervisor {
     concerned: bool,
     /// A lost stream asks for one at once.
     alarmed: bool,
+    /// A lost stream is not explained yet: the worker is looked at again after this long. It may have been seen while it
+    /// was ending, when its port still took connections; or it ends in peace, its publisher first.
+    unrest: Option<Duration>,
     look: Option<Running<Look>>,
     /// A ready worker's load and open questions: slow answers to these hold up no look.
     aside: Option<Running<Aside>>,
@@ -93,6 +98,7 @@ impl Supervisor {
             ask_again_at: None,
             concerned: false,
             alarmed: false,
+            unrest: None,
             look: None,
             aside: None,
             last_look: start,
@@ -150,8 +156,12 @@ impl Supervisor {
         if self.concerned {
             at = at.min(self.last_look + LEAST_BETWEEN_LOOKS);
         }
+        if let Some(pause) = self.unrest {
+            at = at.min(self.last_look + pause);
+        }
         if std::mem::take(&mut self.alarmed) {
             at = now;
+            self.unrest = Some(LEAST_BETWEEN_LOOKS);
             self.distrust();
         }
         if at > now {
@@ -229,6 +239,10 @@ impl Supervisor {
         if before != WorkerState::Ready && after == WorkerState::Ready {
             self.ready_since = self.board.clock.now();
         }
+        let pause = self.unrest.filter(|_| after == WorkerState::Ready && self.stream_is_away());
+        // One that answers well is asked less and less often, until its usual interval is as good.
+        let pause = pause.map(|pause| if result.is_ok() { pause * 2 } else { pause });
+        self.unrest = pause.filter(|pause| *pause < LONGEST_UNREST);
         // A port that answers while the checks fail is not asked in a tight loop.
         if from == WorkerState::Down && after == WorkerState::Down && result.is_err() {
             self.board.knocked_in_vain(id, false);
@@ -334,6 +348,11 @@ impl Supervisor {
         self.known = true;
         self.said = found.said.clone();
         self.streams.run(&self.board, &orders.streams, (id, name), base, std::mem::take(&mut found.streams)).await;
+    }
+
+    fn stream_is_away(&self) -> bool {
+        let away = |rank: &RankView| rank.stream == Some("connecting");
+        self.board.with(self.orders.id, |entry| entry.view.ranks.iter().any(away)) == Some(true)
     }
 
     /// A stream's state, or its part of the index, changed. One that lost its connection is a death or a restart:

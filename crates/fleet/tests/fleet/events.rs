@@ -95,6 +95,33 @@ async fn an_engine_that_dies_without_a_request_is_noticed_by_its_stream_and_its_
     running.fleet.stop().await;
 }
 
+/// `health`: what its last check found, the one that was made because its stream was lost.
+async fn seen_while_it_was_ending(health: u16) {
+    let (publisher, endpoint) = publisher("tcp://127.0.0.1:0").await;
+    let mut engine = publishing_engine(&endpoint, 32).await;
+    let running = start(parts(vec![worker("w1", &engine.url())]));
+    live(&running).await;
+    engine.answer("/health", health, "");
+    let looks = |engine: &FakeEngine| engine.heads().iter().filter(|head| head.starts_with("GET /health ")).count();
+    let before = looks(&engine);
+    drop(publisher);
+    running.until("a look", |_| looks(&engine) > before).await;
+    engine.die().await;
+    // The next check at the usual interval is 30 s away.
+    running.until("down", |snapshot| snapshot.workers[0].state == WorkerState::Down).await;
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+async fn an_engine_whose_port_outlives_its_publisher_is_looked_at_again() {
+    seen_while_it_was_ending(500).await;
+}
+
+#[tokio::test]
+async fn an_engine_that_ends_in_peace_its_publisher_first_is_looked_at_again() {
+    seen_while_it_was_ending(200).await;
+}
+
 #[tokio::test]
 async fn a_publisher_that_goes_alone_costs_the_certainty_and_not_the_worker() {
     let (publisher, endpoint) = publisher("tcp://127.0.0.1:0").await;
