@@ -5,7 +5,7 @@
 
 use std::{sync::atomic::AtomicU64, time::Duration};
 
-use dialect::Usage;
+use dialect::{ErrorCode, Usage};
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -264,6 +264,9 @@ impl Metrics {
     }
 
     fn start_at_zero(&self) {
+        for reason in [ErrorCode::NoWorker, ErrorCode::Overloaded, ErrorCode::Draining] {
+            drop(self.shed.get_or_create(&Reason { reason: reason.as_str() }));
+        }
         for route in ROUTES {
             for outcome in OutcomeKind::ALL {
                 drop(self.requests.get_or_create(&RouteOutcome { route: route.path, outcome: outcome.as_str() }));
