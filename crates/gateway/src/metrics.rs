@@ -1,7 +1,8 @@
 //! The request path's own metric families.
 //!
 //! Label sets are closed: routes, outcomes, classes and reasons come from enums, and worker names from the fleet, which
-//! bounds them. Every combination known beforehand exists at 0 from the start, so rates and ratios always give data.
+//! bounds them. Combinations of enums exist at 0 from the start, so that their rates and ratios always give data; those
+//! with a worker's name come with its first sample.
 
 use std::{sync::atomic::AtomicU64, time::Duration};
 
