@@ -31,7 +31,9 @@ async fn publishing_engine(endpoint: &Endpoint, block_size: u32) -> FakeEngine {
     engine
 }
 
-fn store(publisher: &Pub, seq: u64, block_size: u32) {
+/// Once somebody listens: nothing brings back what is published before that.
+async fn store(publisher: &Pub, seq: u64, block_size: u32) {
+    publisher.watch_subscribers().wait_for(|count| *count > 0).await.unwrap();
     let stored = WireStored {
         hashes: vec![(seq + 1).into()],
         tokens: (0..block_size).collect(),
@@ -64,7 +66,7 @@ async fn a_live_stream_makes_the_cache_known_and_fills_the_index() {
     let snapshot = running.fleet.snapshot();
     let candidate = &snapshot.model("m").unwrap().candidates[0];
     assert_eq!((candidate.cache(), candidate.stream_state()), (CacheSource::Events, Some("live")));
-    store(&publisher, 0, 32);
+    store(&publisher, 0, 32).await;
     running.until("a block", |_| index.blocks_per_tier(TARGET)[0] == 1).await;
     assert!(running.metrics().contains("warmroute_kv_events_total{worker=\"w1\",kind=\"stored\"} 1\n"));
     running.fleet.stop().await;
@@ -79,7 +81,7 @@ async fn an_engine_that_dies_without_a_request_is_noticed_by_its_stream_and_its_
     let index = Arc::clone(&parts.index);
     let running = start(parts);
     live(&running).await;
-    store(&publisher, 0, 32);
+    store(&publisher, 0, 32).await;
     running.until("a block", |_| index.blocks_per_tier(TARGET)[0] == 1).await;
 
     engine.die().await;
@@ -90,7 +92,7 @@ async fn an_engine_that_dies_without_a_request_is_noticed_by_its_stream_and_its_
     let (publisher, _) = self::publisher(&endpoint.to_string()).await;
     engine.start();
     live(&running).await;
-    store(&publisher, 0, 32);
+    store(&publisher, 0, 32).await;
     running.until("a new block", |_| index.blocks_per_tier(TARGET)[0] == 1).await;
     running.fleet.stop().await;
 }
@@ -141,7 +143,7 @@ async fn the_block_size_of_the_events_is_the_one_that_counts() {
     let engine = publishing_engine(&endpoint, 32).await;
     let running = start(parts(vec![worker("w1", &engine.url())]));
     live(&running).await;
-    store(&publisher, 0, 64);
+    store(&publisher, 0, 64).await;
     running.until("64", |snapshot| snapshot.workers[0].block_size.tokens() == 64).await;
     running.fleet.stop().await;
 }
