@@ -6,6 +6,8 @@ use std::{fmt, sync::Arc};
 use fleet::{Fleet, Snapshot};
 use kv_blocks::Tier;
 use kv_index::{IndexStats, KvIndex};
+use parity::Book;
+use parking_lot::Mutex;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, NoLabelSet},
@@ -23,11 +25,17 @@ pub(crate) struct Gauges {
     fleet: Arc<Fleet>,
     router: Arc<Router>,
     index: Arc<KvIndex>,
+    parity: Arc<Mutex<Book>>,
 }
 
 impl Gauges {
     pub(crate) fn of(parts: &AdminParts) -> Self {
-        Self { fleet: Arc::clone(&parts.fleet), router: Arc::clone(&parts.router), index: Arc::clone(&parts.index) }
+        Self {
+            fleet: Arc::clone(&parts.fleet),
+            router: Arc::clone(&parts.router),
+            index: Arc::clone(&parts.index),
+            parity: Arc::clone(&parts.parity),
+        }
     }
 }
 
@@ -49,6 +57,7 @@ impl Collector for Gauges {
         }
         let mut out = Writer(encoder);
         self.speeds(&mut out, &snapshot)?;
+        self.parity(&mut out, &snapshot)?;
         index(&mut out, &stats, blocks)?;
         out.gauges(
             "warmroute_degraded",
@@ -68,6 +77,24 @@ impl Gauges {
             ([("worker", &*worker.name)], rate)
         });
         out.gauges("warmroute_prefill_tokens_per_second", "How fast a worker is believed to compute prompts", speeds)
+    }
+}
+
+impl Gauges {
+    /// A worker without a request to go by has no series: neither 0 nor 1 would be true.
+    fn parity(&self, out: &mut Writer<'_>, snapshot: &Snapshot) -> fmt::Result {
+        let mut ratios = Vec::new();
+        for worker in snapshot.workers.iter().take(MOST_WORKERS) {
+            let book = self.parity.lock();
+            let ranks = worker.targets().map(|target| book.exact_of_joined(target));
+            let (exact, joined) = ranks.fold((0, 0), |sum, rank| (sum.0 + rank.0, sum.1 + rank.1));
+            if joined > 0 {
+                #[allow(clippy::cast_precision_loss, reason = "counts of requests")]
+                ratios.push(([("worker", &*worker.name)], exact as f64 / joined as f64));
+            }
+        }
+        let help = "Share of the window's requests whose cached tokens were predicted to the token";
+        out.gauges("warmroute_parity_exact_ratio", help, ratios)
     }
 }
 

@@ -8,26 +8,36 @@
 mod access;
 mod answer;
 mod decisions;
+mod doctor;
 mod gauges;
 mod kv_index_routes;
 mod listener;
 mod metrics;
 mod models;
+mod parity_report;
+mod route;
 mod streams;
 mod workers;
 
 use std::sync::Arc;
 
-use axum::{Router as Routes, routing::get};
+use axum::{
+    Router as Routes,
+    extract::DefaultBodyLimit,
+    routing::{get, post},
+};
 use fleet::Fleet;
 use kv_index::KvIndex;
 use net::Clock;
-use parking_lot::RwLock;
+use parity::Book;
+use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
 use routing::{Router, receipt::Ring};
 
 pub use access::{Access, Token};
+pub use doctor::Doctor;
 pub use listener::serve;
+pub use route::DryRun;
 
 /// Everything the listener reads.
 #[derive(Clone, Debug)]
@@ -40,24 +50,34 @@ pub struct AdminParts {
     pub index: Arc<KvIndex>,
     /// Receipts.
     pub ring: Arc<Ring>,
+    /// How predictions fare.
+    pub parity: Arc<Mutex<Book>>,
     /// The metric families of all parts; `None` switches `/metrics` off.
     pub registry: Option<Arc<RwLock<Registry>>>,
+    /// Whether router and engines agree.
+    pub doctor: Doctor,
+    /// Who would get a request.
+    pub dry_run: DryRun,
     /// The clock.
     pub clock: Clock,
 }
 
 /// All routes of the listener. A path that is not here answers `unknown_route`.
 pub(crate) fn routes(parts: AdminParts, access: Access) -> Routes {
+    let longest = DefaultBodyLimit::max(parts.dry_run.max_body_bytes);
     Routes::new()
         .route("/metrics", get(metrics::text))
         .route("/admin/workers", get(workers::list))
         .route("/admin/workers/{name}", get(workers::one))
         .route("/admin/decisions", get(decisions::list))
         .route("/admin/decisions/{id}", get(decisions::one))
+        .route("/admin/doctor", get(doctor::report))
+        .route("/admin/parity", get(parity_report::report))
         .route("/admin/streams", get(streams::list))
         .route("/admin/models", get(models::list))
         .route("/admin/kv-index/digest", get(kv_index_routes::digest))
         .route("/admin/kv-index/dump", get(kv_index_routes::dump))
+        .route("/v1/route", post(route::dry_run).layer(longest).fallback(route::post_only))
         .fallback(answer::unknown_route)
         .method_not_allowed_fallback(answer::method_not_allowed)
         .layer(axum::middleware::from_fn_with_state(Arc::new(access), access::check))

@@ -11,7 +11,7 @@ use fleet::{WorkerState, WorkerView};
 use kv_blocks::Tier;
 use serde_json::{Value, json};
 
-use crate::{AdminParts, answer};
+use crate::{AdminParts, answer, parity_report};
 
 pub(crate) async fn list(State(parts): State<Arc<AdminParts>>) -> Response {
     let workers: Vec<Value> = parts.fleet.snapshot().workers.iter().map(|worker| describe(&parts, worker)).collect();
@@ -81,8 +81,7 @@ fn describe(parts: &AdminParts, worker: &WorkerView) -> Value {
         "cache_source": worker.cache_source().as_str(),
         // Passive ejection is the only breaker there is: what is ejected is open.
         "circuit": if worker.state == WorkerState::Ejected { "open" } else { "closed" },
-        // Predictions are joined with usage in the metrics; the windows that judge them are not built yet.
-        "parity": "no_data",
+        "parity": parity_report::worst_state(parts, worker),
         "last_error": worker.last_error,
     })
 }

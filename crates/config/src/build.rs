@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     Admin, BlockHashKind, ChatTemplate, CircuitBreaker, Decisions, HealthChecks, KvEvents, Level, Listen, LogFormat,
-    Logging, Metrics, Model, Models, Policy, Prediction, Request, Retry, Routing, Server, Settings, Tokenizer,
+    Logging, Metrics, Model, Models, Parity, Policy, Prediction, Request, Retry, Routing, Server, Settings, Tokenizer,
     checked::{Checked, Value},
     places::Places,
     problem::Draft,
@@ -17,6 +17,7 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
     let workers = workers::workers(root, problems);
     resolve(root);
     listeners_are_safe(root, problems);
+    parity_ratios_are_in_order(root, problems);
     let section = |name: &str| root.key(name);
     Settings {
         server: server(section("server")),
@@ -25,6 +26,7 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
         models: models(section("models")),
         routing: routing(section("routing")),
         kv_events: kv_events(section("kv_events")),
+        parity: parity(section("parity")),
         health_checks: health_checks(section("health_checks")),
         request: request(section("request")),
         retry: retry(section("retry")),
@@ -47,6 +49,10 @@ fn resolve(root: &mut Checked) {
     let policy = &mut root.key_mut("routing").key_mut("policy").value;
     if *policy == Value::Unset {
         *policy = Value::Word(Policy::Warm.as_str());
+    }
+    // Where caches do not count, nobody needs to know what is in them.
+    if root.key("routing").key("overlap_weight").float() == 0.0 {
+        root.key_mut("kv_events").key_mut("enabled").value = Value::Bool(false);
     }
     let request = root.key("request");
     let retries = request.key("max_retries").int();
@@ -94,6 +100,27 @@ fn listeners_are_safe(root: &Checked, problems: &mut Vec<Draft>) {
     let any_port = matches!(data.listen(), Listen::Tcp(address) if address.port() == 0);
     if data.listen() == own.listen() && !any_port && !data.failed && !own.failed {
         problems.push(file("admin.listen", own, "is also `server.listen`", "another port"));
+    }
+}
+
+/// A worker that is worse than `downgrade_ratio` must also be worse than `drift_ratio`, and one that drifts must not be
+/// well at once.
+fn parity_ratios_are_in_order(root: &Checked, problems: &mut Vec<Draft>) {
+    let section = root.key("parity");
+    for (upper, lower) in [("downgrade_ratio", "drift_ratio"), ("drift_ratio", "recover_ratio")] {
+        let (high, low) = (section.key(upper), section.key(lower));
+        if high.failed || low.failed || high.float() >= low.float() {
+            continue;
+        }
+        // The one that was set is the one to correct; where both were, the upper one.
+        let (name, set) = if high.is_set() { (upper, high) } else { (lower, low) };
+        let message = format!("parity.{upper} {} is below parity.{lower} {}", high.float(), low.float());
+        let draft = Draft::new(format!("parity.{name}"), message).value(set.shown()).in_context();
+        let draft = draft.expected("downgrade_ratio >= drift_ratio >= recover_ratio");
+        problems.push(match &set.origin {
+            Some(origin) => draft.at(origin.clone()),
+            None => draft,
+        });
     }
 }
 
@@ -147,6 +174,7 @@ fn routing(section: &Checked) -> Routing {
         policy: section.key("policy").word().and_then(Policy::from_word).unwrap_or(Policy::Warm),
         overlap_weight: section.key("overlap_weight").float(),
         temperature: section.key("temperature").float(),
+        busy_threshold: section.key("busy_threshold").float_if_set(),
         track_active_blocks: section.key("track_active_blocks").bool(),
         tokenize_budget: section.key("tokenize_budget").duration(),
         reservation_ttl: section.key("reservation_ttl").duration(),
@@ -177,6 +205,16 @@ fn kv_events(section: &Checked) -> KvEvents {
             max_blocks: prediction.key("max_blocks").int(),
             prune_target_ratio: prediction.key("prune_target_ratio").float(),
         },
+    }
+}
+
+fn parity(section: &Checked) -> Parity {
+    Parity {
+        window: section.key("window").duration(),
+        min_joined: usize::try_from(section.key("min_joined").int()).unwrap_or(usize::MAX),
+        drift_ratio: section.key("drift_ratio").float(),
+        downgrade_ratio: section.key("downgrade_ratio").float(),
+        recover_ratio: section.key("recover_ratio").float(),
     }
 }
 

@@ -117,9 +117,13 @@ impl Checked {
     }
 
     pub(crate) fn float(&self) -> f64 {
+        self.float_if_set().expect("the schema gives this a number")
+    }
+
+    pub(crate) fn float_if_set(&self) -> Option<f64> {
         match self.value {
-            Value::Float(number) => number,
-            _ => unreachable!("the schema makes this a number"),
+            Value::Float(number) => Some(number),
+            _ => None,
         }
     }
 

@@ -4,10 +4,14 @@
 //!
 //! **Invariant**: a value of these types passed every check; nothing here needs to be checked again.
 
+mod parity;
+mod routing;
 mod worker;
 
 use std::{collections::BTreeMap, num::NonZeroU32, path::PathBuf, time::Duration};
 
+pub use parity::Parity;
+pub use routing::{Policy, Routing};
 pub use worker::{CheckMethod, Engine, EventSource, HealthCheck, ReplayEndpoint, Worker, WorkerKvEvents};
 
 use crate::{Listen, Problem, places::Places};
@@ -27,6 +31,8 @@ pub struct Settings {
     pub routing: Routing,
     /// How KV events are followed, and what the block index may hold.
     pub kv_events: KvEvents,
+    /// How far predictions may be off.
+    pub parity: Parity,
     /// How workers are checked.
     pub health_checks: HealthChecks,
     /// Time limits of one request.
@@ -147,62 +153,6 @@ pub enum ChatTemplate {
     Auto,
     /// A template file.
     File(PathBuf),
-}
-
-/// Section `routing`.
-#[derive(Clone, Debug)]
-pub struct Routing {
-    /// How a worker is chosen when the request does not say.
-    pub policy: Policy,
-    /// Weight of a request's own prefill cost.
-    pub overlap_weight: f64,
-    /// 0 = always the best; above, how evenly choices are spread.
-    pub temperature: f64,
-    /// Whether blocks in use by running requests count as load.
-    pub track_active_blocks: bool,
-    /// Longest time spent on tokens for one decision; beyond it the text prefix is used.
-    pub tokenize_budget: Duration,
-    /// A reservation without a call is given back after this.
-    pub reservation_ttl: Duration,
-    /// Whether a decision's own blocks count as warm at once.
-    pub speculative: bool,
-    /// How long they do, unconfirmed.
-    pub speculative_ttl: Duration,
-}
-
-/// A routing policy that this version has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Policy {
-    /// In turn.
-    RoundRobin,
-    /// By lot.
-    Random,
-    /// Fewest requests in flight.
-    LeastLoaded,
-    /// Longest warm prefix.
-    KvAware,
-    /// Lowest estimated milliseconds.
-    Warm,
-}
-
-impl Policy {
-    /// All policies.
-    pub const ALL: [Self; 5] = [Self::Warm, Self::KvAware, Self::LeastLoaded, Self::RoundRobin, Self::Random];
-
-    /// Its name in configuration, headers and receipts.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::RoundRobin => "round_robin",
-            Self::Random => "random",
-            Self::LeastLoaded => "least_loaded",
-            Self::KvAware => "kv_aware",
-            Self::Warm => "warm",
-        }
-    }
-
-    pub(crate) fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|policy| policy.as_str() == word)
-    }
 }
 
 /// Section `kv_events`.

@@ -185,8 +185,39 @@ fn a_policy_is_known_in_every_spelling() {
         ("least-loaded", Policy::LeastLoaded),
         ("random", Policy::Random),
         ("WARM", Policy::Warm),
+        ("kv", Policy::DynamoCost),
+        ("dynamo-cost", Policy::DynamoCost),
     ] {
         assert_eq!(settings(&format!("routing: {{policy: {text}}}")).routing.policy, policy, "{text}");
+    }
+}
+
+#[test]
+#[contract("DY2", "DY4")]
+fn events_are_followed_unless_caches_do_not_count_or_nobody_wants_them() {
+    for (text, followed) in [
+        ("", true),
+        ("routing: {policy: kv}", true),
+        ("routing: {overlap_weight: 0.01}", true),
+        ("routing: {policy: kv, overlap_weight: 0}", false),
+        ("routing: {overlap_weight: 0}\nkv_events: {enabled: true}", false),
+        ("kv_events: {enabled: false}", false),
+    ] {
+        let settings = settings(text);
+        assert_eq!(settings.kv_events.enabled, followed, "{text}");
+        assert_eq!(settings.to_json()["kv_events"]["enabled"], followed, "{text}");
+    }
+}
+
+#[test]
+#[contract("DY12")]
+fn the_busy_threshold_is_a_share_or_off() {
+    assert_eq!(settings("").routing.busy_threshold, None);
+    for (text, share) in [("0", 0.0), ("0.85", 0.85), ("1.0", 1.0)] {
+        assert_eq!(settings(&format!("routing: {{busy_threshold: {text}}}")).routing.busy_threshold, Some(share));
+    }
+    for text in ["-0.1", "1.01", "85%", ".nan"] {
+        assert_eq!(sources::problem(&format!("routing: {{busy_threshold: {text}}}")).path, "routing.busy_threshold");
     }
 }
 

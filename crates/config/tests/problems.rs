@@ -112,9 +112,7 @@ fn values_out_of_range_or_of_another_kind_say_what_would_fit() {
 
 #[test]
 fn a_section_of_a_later_version_is_no_unknown_key() {
-    for section in
-        ["discovery", "prefix_routing", "kv_cache_index", "parity", "response_cache", "queue", "cache", "tenants"]
-    {
+    for section in ["discovery", "prefix_routing", "kv_cache_index", "response_cache", "queue", "cache", "tenants"] {
         let problem = problem(&format!("{section}:\n  enabled: ${{NOT_SET}}\n"));
         assert_eq!(problem.message, format!("section `{section}` is not built yet in this version"));
         assert_eq!((problem.line, problem.column), (Some(1), Some(1)));
@@ -133,12 +131,10 @@ fn a_key_of_a_later_version_takes_its_default_only() {
         ("server: {also_listen: [\"127.0.0.1:1\"]}", "server.also_listen"),
         ("admin: {tls: {cert: /c.pem}}", "admin.tls"),
         ("routing: {session: {mode: hard}}", "routing.session.mode"),
-        ("routing: {busy_threshold: 0.9}", "routing.busy_threshold"),
         ("models: {aliases: {a: b}}", "models.aliases"),
         ("kv_events: {snapshot: /s}", "kv_events.snapshot"),
         ("request: {hedge_after: 1s}", "request.hedge_after"),
         ("admin: {dashboard: false}", "admin.dashboard"),
-        ("routing: {reservation_ttl: 60s}", "routing.reservation_ttl"),
         ("kv_events: {max_events_per_second: 1000}", "kv_events.max_events_per_second"),
         ("circuit_breaker: {sweep: 1s}", "circuit_breaker.sweep"),
         ("metrics: {exemplars: false}", "metrics.exemplars"),
@@ -155,10 +151,10 @@ fn a_word_of_a_later_version_is_refused_with_the_ones_that_work() {
     assert_eq!(
         problem.to_string(),
         "warmroute.yaml: line 1, column 19: routing.policy: `prefix_hash` is not built yet in this version: expected one of \
-         warm, kv_aware, least_loaded, round_robin, random"
+         warm, kv_aware, least_loaded, round_robin, random, dynamo_cost"
     );
     for (text, word) in [
-        ("routing: {policy: kv}", "dynamo_cost"),
+        ("routing: {policy: power-of-two}", "power_of_two"),
         ("admin: {listen: same}", "same"),
         ("kv_events: {block_hash: keyed}", "keyed"),
         ("workers: [{url: \"http://h:1\", role: decode}]", "decode"),
@@ -245,6 +241,39 @@ fn a_listener_that_others_can_reach_must_be_meant() {
 
     assert_eq!(problem("admin: {listen: \"127.0.0.1:8080\"}").message, "127.0.0.1:8080 is also `server.listen`");
     sources::settings("server: {listen: \"127.0.0.1:0\"}\nadmin: {listen: \"127.0.0.1:0\"}");
+}
+
+#[test]
+fn parity_ratios_that_contradict_each_other_are_one_problem_that_names_both() {
+    for (text, path, message) in [
+        (
+            "parity: {downgrade_ratio: 0.04}",
+            "parity.downgrade_ratio",
+            "parity.downgrade_ratio 0.04 is below parity.drift_ratio 0.05",
+        ),
+        (
+            "parity: {drift_ratio: 0.3}",
+            "parity.drift_ratio",
+            "parity.downgrade_ratio 0.2 is below parity.drift_ratio 0.3",
+        ),
+        (
+            "parity: {recover_ratio: 0.06}",
+            "parity.recover_ratio",
+            "parity.drift_ratio 0.05 is below parity.recover_ratio 0.06",
+        ),
+        (
+            "parity: {drift_ratio: 0.01, recover_ratio: 0.015}",
+            "parity.drift_ratio",
+            "parity.drift_ratio 0.01 is below parity.recover_ratio 0.015",
+        ),
+    ] {
+        let problem = problem(text);
+        assert_eq!((problem.path.as_str(), problem.message.as_str(), problem.line), (path, message, Some(1)));
+        assert_eq!(problem.expected.as_deref(), Some("downgrade_ratio >= drift_ratio >= recover_ratio"));
+    }
+    sources::settings("parity: {downgrade_ratio: 0.1, drift_ratio: 0.1, recover_ratio: 0.1}");
+    assert_eq!(problem("parity: {downgrade_ratio: 2}").path, "parity.downgrade_ratio");
+    assert_eq!(problem("parity: {min_joined: 0}").expected.as_deref(), Some("a whole number from 1 to 2048"));
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod chunk;
 mod error_code;
 mod json;
 mod sse;
+mod tokenize;
 mod view;
 
 pub use api_error::ApiError;
@@ -18,4 +19,5 @@ pub use chunk::{Chunk, InBandError, Usage, finish_reason, in_band_error, is_done
 pub use error_code::ErrorCode;
 pub use json::{JsonError, MAX_DEPTH, MAX_NODES, RawJson};
 pub use sse::{MAX_EVENT_BYTES, SseEvent, SsePushed, SseSplitter};
+pub use tokenize::{DetokenizeView, TokenizeView, detokenize_view, tokenize_view};
 pub use view::{Dialect, PromptPart, Rendering, RequestView, Session, ViewError, view};

@@ -43,6 +43,9 @@ pub struct RequestView<'a> {
     pub session: Session<'a>,
     /// Fields that change how a chat becomes text.
     pub rendering: Rendering<'a>,
+    /// Whether the engine computes the prompt without looking for it in its own prefix cache: it is asked for the
+    /// logprobs of the prompt, or gets its KV from elsewhere.
+    pub skips_prefix_cache: bool,
 }
 
 /// Fields that change how the prompt becomes tokens; `None` where the body says nothing or `null`.
@@ -99,8 +102,13 @@ pub enum PromptPart<'a> {
     Text(Cow<'a, str>),
     /// One prompt of token ids.
     TokenIds(Vec<u32>),
-    /// Several prompts in one request.
-    Batch,
+    /// Several prompts in one request, and how long they are together.
+    Batch {
+        /// Bytes of JSON in those that are texts.
+        text_bytes: usize,
+        /// Token ids in those that are ids.
+        ids: usize,
+    },
     /// None, or of a form that is not known.
     #[default]
     None,
@@ -127,6 +135,14 @@ pub enum ViewError {
         /// The key.
         key: &'static str,
     },
+    /// A field that is needed, or has another form than its engine reads.
+    #[error("{field} is missing or of the wrong form: expected {expected}")]
+    Field {
+        /// The field.
+        field: &'static str,
+        /// What it should be.
+        expected: &'static str,
+    },
     /// No model, or not a text.
     #[error("model is {found}, expected a non-empty string; name a model that /v1/models lists")]
     Model {
@@ -140,7 +156,7 @@ impl ViewError {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Json(_) | Self::Utf8 { .. } => ErrorCode::InvalidJson,
-            Self::NotAnObject | Self::Model { .. } => ErrorCode::InvalidRequest,
+            Self::NotAnObject | Self::Field { .. } | Self::Model { .. } => ErrorCode::InvalidRequest,
             Self::DuplicateKey { .. } => ErrorCode::DuplicateKey,
         }
     }
@@ -149,6 +165,7 @@ impl ViewError {
     pub fn param(&self) -> Option<&'static str> {
         match self {
             Self::DuplicateKey { key } => Some(key),
+            Self::Field { field, .. } => Some(field),
             Self::Model { .. } => Some("model"),
             _ => None,
         }
@@ -212,7 +229,7 @@ macro_rules! keys {
     };
 }
 
-// The last two are not read here yet: they steer where and how a request runs, so two of them are two readings.
+// The last one is not read here yet: it steers where and how a request runs, so two of them are two readings.
 keys! {
     Model "model"
     Messages "messages"
@@ -238,6 +255,9 @@ keys! {
     ToolChoice "tool_choice"
     Documents "documents"
     ReasoningEffort "reasoning_effort"
+    PromptLogprobs "prompt_logprobs"
+    Logprobs "logprobs"
+    Echo "echo"
     KvTransferParams "kv_transfer_params"
     LoraRequest "lora_request"
 }
@@ -273,6 +293,10 @@ impl<'a> Fields<'a> {
         let integer = |key| self.get(key).and_then(RawJson::integer);
         let count = |key| integer(key).and_then(|number| u32::try_from(number).ok());
         let include_usage = member(self.get(Key::StreamOptions), "include_usage").and_then(RawJson::flag);
+        // An echoed prompt comes with the logprobs of its own tokens.
+        let echoes = dialect == Dialect::Completions && flag(Key::Echo) == Some(true);
+        let wants_prompt_logprobs =
+            self.get(Key::PromptLogprobs).is_some() || (echoes && self.get(Key::Logprobs).is_some());
         Ok(RequestView {
             model: model(self.get(Key::Model))?,
             stream: flag(Key::Stream).unwrap_or(false),
@@ -303,6 +327,7 @@ impl<'a> Fields<'a> {
                 documents: self.get(Key::Documents),
                 reasoning_effort: self.get(Key::ReasoningEffort),
             },
+            skips_prefix_cache: wants_prompt_logprobs || self.get(Key::KvTransferParams).is_some(),
         })
     }
 }
@@ -340,12 +365,23 @@ fn prompt(value: RawJson<'_>) -> PromptPart<'_> {
     let Some(first) = elements.next() else { return PromptPart::None };
     if matches!(first.as_str().as_bytes().first(), Some(b'"' | b'[')) {
         return match (elements.next(), first.string()) {
-            (Some(_), _) => PromptPart::Batch,
+            (Some(_), _) => batch(value),
             (None, Some(text)) => PromptPart::Text(text),
             (None, None) => token_ids(first),
         };
     }
     token_ids(value)
+}
+
+fn batch(prompts: RawJson<'_>) -> PromptPart<'_> {
+    let (mut text_bytes, mut ids) = (0, 0);
+    for prompt in prompts.elements().into_iter().flatten() {
+        match prompt.elements() {
+            Some(list) => ids += list.count(),
+            None => text_bytes += prompt.as_str().len(),
+        }
+    }
+    PromptPart::Batch { text_bytes, ids }
 }
 
 fn token_ids(value: RawJson<'_>) -> PromptPart<'_> {

@@ -13,8 +13,8 @@ fn a_prompt_is_a_text_token_ids_or_several_of_either() {
     assert_eq!(prompt(r#"["one"]"#), format!("{:?}", PromptPart::Text("one".into())));
     assert_eq!(prompt("[1, 2,3 ]"), format!("{:?}", PromptPart::TokenIds(vec![1, 2, 3])));
     assert_eq!(prompt("[[7]]"), format!("{:?}", PromptPart::TokenIds(vec![7])));
-    assert_eq!(prompt(r#"["one","two"]"#), "Batch");
-    assert_eq!(prompt("[[1],[2]]"), "Batch");
+    assert_eq!(prompt(r#"["one","two"]"#), format!("{:?}", PromptPart::Batch { text_bytes: 10, ids: 0 }));
+    assert_eq!(prompt("[[1],[2, 3]]"), format!("{:?}", PromptPart::Batch { text_bytes: 0, ids: 3 }));
 }
 
 #[test]
@@ -119,4 +119,22 @@ fn fields_that_change_the_rendering_are_handed_on_raw() {
     assert_eq!(rendering.truncate_prompt_tokens, Some(-1));
     assert!(seen.include_usage);
     assert_eq!((seen.priority, seen.n), (Some(-3), Some(2)));
+}
+
+#[test]
+fn an_engine_asked_for_the_prompts_logprobs_or_given_its_kv_skips_its_prefix_cache() {
+    for (dialect, fields, skips) in [
+        (Dialect::Chat, r#""prompt_logprobs":0"#, true),
+        (Dialect::Completions, r#""prompt_logprobs":1"#, true),
+        (Dialect::Chat, r#""prompt_logprobs":null"#, false),
+        (Dialect::Chat, r#""kv_transfer_params":{}"#, true),
+        (Dialect::Completions, r#""echo":true,"logprobs":0"#, true),
+        (Dialect::Completions, r#""echo":true,"logprobs":null"#, false),
+        (Dialect::Completions, r#""echo":false,"logprobs":1"#, false),
+        // Of the reply's own tokens.
+        (Dialect::Chat, r#""echo":true,"logprobs":true"#, false),
+    ] {
+        let body = format!(r#"{{"model":"m",{fields}}}"#);
+        assert_eq!(view(dialect, body.as_bytes()).unwrap().skips_prefix_cache, skips, "{dialect:?} {fields}");
+    }
 }

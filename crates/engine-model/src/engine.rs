@@ -25,6 +25,8 @@ pub struct EngineSettings {
     pub device_blocks: u32,
     /// Blocks in host memory; 0: no host tier.
     pub host_blocks: u32,
+    /// Whether blocks are kept for later requests; without it nothing is ever found, named or announced.
+    pub prefix_caching: bool,
     /// Most sequences in a batch.
     pub max_num_seqs: u32,
     /// Most tokens in a step.
@@ -204,7 +206,9 @@ impl Engine {
             return false;
         }
         self.pool.forget_names();
-        self.events.push(CacheEvent::Cleared);
+        if self.settings.prefix_caching {
+            self.events.push(CacheEvent::Cleared);
+        }
         true
     }
 
@@ -299,6 +303,9 @@ impl Engine {
     /// The longest cached prefix. The last token is always computed, so a wholly cached prompt of exactly k blocks
     /// uses k - 1 of them.
     fn cached_prefix(&self, sequence: &mut Sequence) -> Prefix {
+        if !self.settings.prefix_caching {
+            return Prefix { device: Vec::new(), host_blocks: 0 };
+        }
         let size = self.settings.block_size;
         let most = size.whole_blocks(sequence.len() - 1) as usize;
         let names = sequence.names(most, size);
@@ -332,7 +339,9 @@ impl Engine {
         plan.work.reloaded_tokens += host_hits;
         if sequence.cached_tokens.is_none() {
             sequence.cached_tokens = Some(sequence.computed);
-            self.stats.queried_tokens += u64::from(sequence.len());
+            if self.settings.prefix_caching {
+                self.stats.queried_tokens += u64::from(sequence.len());
+            }
             self.stats.device_hit_tokens += device_hits;
             self.stats.host_hit_tokens += host_hits;
         }
@@ -366,6 +375,9 @@ impl Engine {
 
     /// Names the blocks of a running sequence up to `whole`, announcing them as one event.
     fn name_filled(&mut self, place: usize, whole: usize) {
+        if !self.settings.prefix_caching {
+            return;
+        }
         let size = self.settings.block_size;
         let keep = if self.host.is_on() { KeepTokens::Yes } else { KeepTokens::No };
         let sequence = &mut self.running[place];

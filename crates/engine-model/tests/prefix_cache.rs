@@ -160,6 +160,23 @@ fn a_clear_leaves_with_the_next_step_in_front_of_its_stores() {
 }
 
 #[test]
+fn without_prefix_caching_nothing_is_found_and_nothing_announced() {
+    let mut bench = Bench::new(engine_model::EngineSettings { prefix_caching: false, ..settings(64) });
+    let prompt = tokens(1, 4 * BLOCK);
+    for id in 1..=2 {
+        bench.submit(request(id, &prompt, 6));
+        assert!(bench.run().concat().is_empty());
+    }
+    assert!(bench.engine.reset_cache());
+    bench.submit(request(3, &prompt, 1));
+    assert!(bench.run().concat().is_empty());
+    assert_eq!(bench.cached_tokens(2), 0);
+    assert_eq!(bench.reply(1), bench.reply(2));
+    let stats = bench.engine.stats();
+    assert_eq!((stats.queried_tokens, stats.device_hit_tokens, stats.blocks_cached), (0, 0, 0));
+}
+
+#[test]
 fn a_reset_is_refused_while_blocks_are_in_use() {
     let mut bench = Bench::new(settings(64));
     bench.submit(request(1, &tokens(1, 8), 5));

@@ -8,6 +8,7 @@ use crate::duration::parse_duration;
 
 /// Flags of `warmroute engine`; [`crate::EngineConfig`] is the checked form.
 #[derive(Args, Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each one is a flag of its own")]
 pub struct EngineArgs {
     /// Address to listen on.
     #[arg(long, default_value = "127.0.0.1")]
@@ -21,6 +22,9 @@ pub struct EngineArgs {
     /// Directory with tokenizer.json and tokenizer_config.json; left out: the built-in tokenizer.
     #[arg(long, value_name = "DIR")]
     pub tokenizer: Option<PathBuf>,
+    /// Chat template (Jinja) in place of the tokenizer's own.
+    #[arg(long, value_name = "FILE")]
+    pub chat_template: Option<PathBuf>,
     /// Tokens per KV block.
     #[arg(long, default_value_t = 16)]
     pub block_size: u32,
@@ -30,6 +34,21 @@ pub struct EngineArgs {
     /// Host blocks of each rank that take what the device evicts; 0: no host tier.
     #[arg(long, default_value_t = 0)]
     pub host_blocks: u32,
+    /// Keep no blocks for later requests: nothing is ever found in the cache, and nothing is published.
+    #[arg(long)]
+    pub no_prefix_caching: bool,
+    /// Leave prompt_tokens_details out of usage, as vLLM does without --enable-prompt-tokens-details.
+    #[arg(long)]
+    pub no_usage_details: bool,
+    /// Leave prompt_tokens_details out of usage where nothing was cached, as vLLM does.
+    #[arg(long)]
+    pub details_on_hits_only: bool,
+    /// Never tell token ids in replies, as engines that do not know return_token_ids.
+    #[arg(long)]
+    pub no_token_ids: bool,
+    /// Answer these paths with 404, as older releases and other servers do.
+    #[arg(long, value_delimiter = ',', value_name = "PATH,PATH")]
+    pub without: Vec<String>,
     /// Most tokens of prompt and reply together.
     #[arg(long, default_value_t = 32_768)]
     pub max_model_len: u32,
@@ -60,6 +79,9 @@ pub struct EngineArgs {
     /// Where rank 0 answers replay requests.
     #[arg(long, default_value = "tcp://127.0.0.1:5558")]
     pub replay: String,
+    /// Answer no replay requests: what a reader misses is lost.
+    #[arg(long)]
+    pub no_replay: bool,
     /// Topic of the published events.
     #[arg(long, default_value = "")]
     pub topic: String,

@@ -29,9 +29,18 @@ pub struct EngineConfig {
     pub(crate) listen: ListenAddr,
     pub(crate) model: String,
     pub(crate) tokenizer: Option<PathBuf>,
+    /// In place of the tokenizer's own.
+    pub(crate) chat_template: Option<PathBuf>,
     pub(crate) block_size: BlockSize,
     pub(crate) kv_blocks: u32,
     pub(crate) host_blocks: u32,
+    pub(crate) prefix_caching: bool,
+    /// When usage says how much of a prompt was cached.
+    pub(crate) usage_details: UsageDetails,
+    /// Whether replies tell token ids when asked to.
+    pub(crate) token_ids: bool,
+    /// Paths answered with 404.
+    pub(crate) without: Vec<String>,
     /// At most what the blocks hold.
     pub(crate) max_model_len: u32,
     pub(crate) max_num_seqs: u32,
@@ -46,11 +55,21 @@ pub struct EngineConfig {
     pub(crate) startup_delay: Duration,
 }
 
+/// When usage says how much of a prompt was cached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UsageDetails {
+    Always,
+    /// Not where nothing was.
+    OnHits,
+    Never,
+}
+
 /// How events are published.
 #[derive(Clone, Debug)]
 pub(crate) struct EventSettings {
     pub(crate) events: Endpoint,
-    pub(crate) replay: Endpoint,
+    /// `None`: what a reader misses is lost.
+    pub(crate) replay: Option<Endpoint>,
     pub(crate) topic: String,
     pub(crate) buffer_steps: usize,
     pub(crate) event_format: EventFormat,
@@ -74,8 +93,11 @@ pub enum EngineError {
     /// An address cannot be listened on.
     #[error(transparent)]
     Listen(#[from] net::ListenError),
-    /// A tokenizer file cannot be read.
-    #[error("{path} cannot be read ({source}): --tokenizer takes a directory with tokenizer.json")]
+    /// A tokenizer or template file cannot be read.
+    #[error(
+        "{path} cannot be read ({source}): --tokenizer takes a directory with tokenizer.json and tokenizer_config.json, \
+         --chat-template a file"
+    )]
     TokenizerFile {
         /// The file.
         path: PathBuf,
@@ -118,9 +140,18 @@ impl TryFrom<EngineArgs> for EngineConfig {
             max_model_len: args.max_model_len.min(u32::try_from(capacity).unwrap_or(u32::MAX)),
             model: args.model,
             tokenizer: args.tokenizer,
+            chat_template: args.chat_template,
             block_size,
             kv_blocks: args.kv_blocks,
             host_blocks: args.host_blocks,
+            prefix_caching: !args.no_prefix_caching,
+            usage_details: match (args.no_usage_details, args.details_on_hits_only) {
+                (true, _) => UsageDetails::Never,
+                (false, true) => UsageDetails::OnHits,
+                (false, false) => UsageDetails::Always,
+            },
+            token_ids: !args.no_token_ids,
+            without: args.without,
             max_num_seqs: args.max_num_seqs,
             max_num_batched_tokens: args.max_num_batched_tokens,
             dp_size: args.dp_size,
@@ -170,21 +201,23 @@ fn not_negative(name: &'static str, value: f64) -> Result<f64, EngineError> {
 fn event_settings(args: &EngineArgs) -> Result<EventSettings, EngineError> {
     let endpoint =
         |name, text: &str| text.parse::<Endpoint>().map_err(|_| flag(name, text, "tcp://host:port or ipc:///path"));
-    let (events, replay) = (endpoint("kv-events", &args.kv_events)?, endpoint("replay", &args.replay)?);
+    let events = endpoint("kv-events", &args.kv_events)?;
+    let replay = if args.no_replay { None } else { Some(endpoint("replay", &args.replay)?) };
     let last = args.dp_size - 1;
-    for (name, place) in [("kv-events", &events), ("replay", &replay)] {
+    for (name, place) in std::iter::once(("kv-events", &events)).chain(replay.iter().map(|place| ("replay", place))) {
         let fits = place.port().is_none_or(|port| port == 0 || u32::from(port) + last <= u32::from(u16::MAX));
         if !fits {
             return Err(flag(name, place, format!("a port that leaves room for {} ranks", args.dp_size)));
         }
     }
-    if let (Some(first), Some(second)) = (events.port(), replay.port())
+    if let Some(replay) = &replay
+        && let (Some(first), Some(second)) = (events.port(), replay.port())
         && first != 0
         && second != 0
         && u32::from(first.abs_diff(second)) <= last
     {
         // Each rank takes the next port of both, as in the real engine, where this mistake is common.
-        return Err(flag("replay", &replay, format!("a port at least {} away from --kv-events", args.dp_size)));
+        return Err(flag("replay", replay, format!("a port at least {} away from --kv-events", args.dp_size)));
     }
     if args.buffer_steps == 0 {
         return Err(flag("buffer-steps", 0, "at least 1"));
@@ -244,7 +277,7 @@ mod tests {
         assert_eq!(config.timing.profile().name, "toy");
         let events = config.events.unwrap();
         assert_eq!(events.events.to_string(), "tcp://127.0.0.1:5557");
-        assert_eq!(events.replay.to_string(), "tcp://127.0.0.1:5558");
+        assert_eq!(events.replay.unwrap().to_string(), "tcp://127.0.0.1:5558");
         assert_eq!(events.buffer_steps, 10_000);
     }
 
@@ -262,5 +295,6 @@ mod tests {
         assert!(complaint("--kv-events nats://x").contains("tcp://host:port"));
         assert!(complaint("--dp-size 2").contains("--kv-events"), "rank 1 would publish where rank 0 replays");
         assert!(config("--dp-size 2 --replay tcp://127.0.0.1:6000").is_ok());
+        assert!(config("--dp-size 2 --no-replay").is_ok(), "then there is nothing to collide with");
     }
 }

@@ -72,13 +72,13 @@ pub(crate) struct Publisher {
     stream: Arc<Mutex<Stream>>,
     /// Where it really listens.
     pub(crate) events: Endpoint,
-    pub(crate) replay: Endpoint,
+    pub(crate) replay: Option<Endpoint>,
 }
 
 #[derive(Debug)]
 struct Sockets {
     live: Pub,
-    replay: JoinHandle<()>,
+    replay: Option<JoinHandle<()>>,
 }
 
 /// A numbered batch.
@@ -103,7 +103,7 @@ struct Stream {
 }
 
 impl Publisher {
-    /// Binds both sockets of a rank.
+    /// Binds the sockets of a rank.
     pub(crate) async fn bind(
         settings: &EventSettings,
         rank: u32,
@@ -111,8 +111,9 @@ impl Publisher {
         clock: Clock,
     ) -> Result<Self, net::ListenError> {
         let stream = Arc::<Mutex<Stream>>::default();
-        let wanted = (endpoint_of_rank(&settings.events, rank), endpoint_of_rank(&settings.replay, rank));
-        let (sockets, events, replay) = Sockets::bind(&wanted.0, &wanted.1, settings, &stream).await?;
+        let wanted = endpoint_of_rank(&settings.events, rank);
+        let wanted_replay = settings.replay.as_ref().map(|replay| endpoint_of_rank(replay, rank));
+        let (sockets, events, replay) = Sockets::bind(&wanted, wanted_replay.as_ref(), settings, &stream).await?;
         Ok(Self {
             rank,
             settings: settings.clone(),
@@ -185,7 +186,7 @@ impl Publisher {
     pub(crate) async fn listen_again(&self) {
         // The system may need a moment to give the ports back.
         for _ in 0..200 {
-            match Sockets::bind(&self.events, &self.replay, &self.settings, &self.stream).await {
+            match Sockets::bind(&self.events, self.replay.as_ref(), &self.settings, &self.stream).await {
                 Ok((sockets, ..)) => {
                     *self.sockets.lock() = Some(sockets);
                     return;
@@ -237,24 +238,27 @@ impl Publisher {
 impl Sockets {
     async fn bind(
         events: &Endpoint,
-        replay: &Endpoint,
+        replay: Option<&Endpoint>,
         settings: &EventSettings,
         stream: &Arc<Mutex<Stream>>,
-    ) -> Result<(Self, Endpoint, Endpoint), net::ListenError> {
+    ) -> Result<(Self, Endpoint, Option<Endpoint>), net::ListenError> {
         let (live, events) = Pub::bind(events, PubSettings::default()).await?;
+        let Some(replay) = replay else { return Ok((Self { live, replay: None }, events, None)) };
         let (router, replay) = Router::bind(replay, Limits::default()).await?;
         let form = match settings.replay_format {
             ReplayFormat::Old => ReplayForm::Old,
             ReplayFormat::New => ReplayForm::New,
         };
         let task = tokio::spawn(answer_replays(router, Arc::clone(stream), form, settings.topic.clone()));
-        Ok((Self { live, replay: task }, events, replay))
+        Ok((Self { live, replay: Some(task) }, events, Some(replay)))
     }
 
     async fn close(self) {
-        self.replay.abort();
-        // Cancelled is how it should end.
-        let _ = self.replay.await;
+        if let Some(replay) = self.replay {
+            replay.abort();
+            // Cancelled is how it should end.
+            let _ = replay.await;
+        }
         self.live.close(Duration::ZERO).await;
     }
 }

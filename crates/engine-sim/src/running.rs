@@ -23,7 +23,7 @@ pub struct RunningEngine {
     pub http_addr: String,
     /// Where each rank publishes events; empty without events.
     pub events: Vec<String>,
-    /// Where each rank answers replay requests; empty without events.
+    /// Where each rank answers replay requests; empty without events or replay.
     pub replay: Vec<String>,
     state: Arc<ServerState>,
     tasks: Vec<JoinHandle<()>>,
@@ -32,17 +32,18 @@ pub struct RunningEngine {
 /// Starts an engine: binds every socket, then returns. Must be called on a tokio runtime.
 pub async fn start(config: EngineConfig) -> Result<RunningEngine, EngineError> {
     let clock = Clock::system();
-    let tokenizer = SimTokenizer::load(config.tokenizer.as_deref())?;
+    let tokenizer = SimTokenizer::load(config.tokenizer.as_deref(), config.chat_template.as_deref())?;
     let listener = net::listen(&config.listen).await?;
     let http_addr = shown(&listener.address());
     let mut ranks = Vec::new();
     for number in 0..config.dp_size {
         ranks.push(Arc::new(rank(&config, &tokenizer, number, clock).await?));
     }
-    let endpoints = |of: fn(&Publisher) -> String| -> Vec<String> {
-        ranks.iter().filter_map(|rank| rank.publisher.as_ref()).map(of).collect()
+    let endpoints = |of: fn(&Publisher) -> Option<&zmtp::Endpoint>| -> Vec<String> {
+        let publishers = ranks.iter().filter_map(|rank| rank.publisher.as_ref());
+        publishers.filter_map(of).map(ToString::to_string).collect()
     };
-    let (events, replay) = (endpoints(|one| one.events.to_string()), endpoints(|one| one.replay.to_string()));
+    let (events, replay) = (endpoints(|one| Some(&one.events)), endpoints(|one| one.replay.as_ref()));
     let state = Arc::new(ServerState {
         tokenizer,
         ranks,
@@ -76,6 +77,7 @@ async fn rank(config: &EngineConfig, tokenizer: &SimTokenizer, number: u32, cloc
         block_size: config.block_size,
         device_blocks: config.kv_blocks,
         host_blocks: config.host_blocks,
+        prefix_caching: config.prefix_caching,
         max_num_seqs: config.max_num_seqs,
         max_num_batched_tokens: config.max_num_batched_tokens,
         timing: config.timing,

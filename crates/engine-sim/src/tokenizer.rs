@@ -25,9 +25,9 @@ const BUILT_IN_CONFIG: &[u8] = include_bytes!("../assets/tokenizer_config.json")
 const MOST_WORDS: usize = 2_048;
 
 impl SimTokenizer {
-    /// Loads the files in `dir`, or the built-in ones.
-    pub(crate) fn load(dir: Option<&Path>) -> Result<Self, EngineError> {
-        let (tokenizer_json, tokenizer_config, template) = match dir {
+    /// Loads the files in `dir`, or the built-in ones; `template` is used in place of theirs.
+    pub(crate) fn load(dir: Option<&Path>, template: Option<&Path>) -> Result<Self, EngineError> {
+        let (tokenizer_json, tokenizer_config, own_template) = match dir {
             None => (Bytes::from_static(BUILT_IN), Bytes::from_static(BUILT_IN_CONFIG), None),
             Some(dir) => {
                 let template = dir.join("chat_template.jinja");
@@ -35,6 +35,7 @@ impl SimTokenizer {
                 (read(&dir.join("tokenizer.json"))?, read(&dir.join("tokenizer_config.json"))?, template)
             }
         };
+        let template = template.map(read).transpose()?.or(own_template);
         let template = template.as_deref().map(String::from_utf8_lossy);
         let model = PromptModel::load(Artefacts {
             tokenizer_json: &tokenizer_json,
@@ -101,13 +102,13 @@ mod tests {
 
     #[test]
     fn the_built_in_tokenizer_has_enough_words_for_replies_that_differ() {
-        let tokenizer = SimTokenizer::load(None).unwrap();
+        let tokenizer = SimTokenizer::load(None, None).unwrap();
         assert!(tokenizer.alphabet.len() > 200, "{}", tokenizer.alphabet.len());
     }
 
     #[test]
     fn a_reply_comes_back_as_the_same_ids() {
-        let tokenizer = SimTokenizer::load(None).unwrap();
+        let tokenizer = SimTokenizer::load(None, None).unwrap();
         let ids: Vec<u32> = tokenizer.alphabet.iter().step_by(7).copied().collect();
         let text = tokenizer.model.decode(&ids).unwrap();
         assert_eq!(tokenizer.model.text_tokens(&text, false).unwrap(), ids);

@@ -8,7 +8,7 @@ use kv_events::{Action, Input, Sequencer, SequencerSettings, StreamState, frames
 use kv_index::KvIndex;
 use net::Clock;
 use tokio::{
-    sync::{oneshot, watch},
+    sync::{Notify, oneshot, watch},
     time::{Interval, MissedTickBehavior},
 };
 use zmtp::{Limits, Sub, SubEvent};
@@ -16,7 +16,7 @@ use zmtp::{Limits, Sub, SubEvent};
 use crate::{
     SourceSpec,
     quarantine::Quarantine,
-    replay::{Answer, ReplayRun},
+    replay::{Answer, ReplayRun, next_answer},
     status::{Status, Totals},
 };
 
@@ -56,6 +56,7 @@ enum Wake {
     Live(SubEvent),
     Replay(Option<Answer>),
     Tick,
+    Resync,
     Stop,
 }
 
@@ -86,13 +87,14 @@ impl Follower {
         }
     }
 
-    pub(crate) async fn run(mut self, mut stop: oneshot::Receiver<()>) {
+    /// `resync`: told when everything is to be fetched anew.
+    pub(crate) async fn run(mut self, mut stop: oneshot::Receiver<()>, resync: Arc<Notify>) {
         self.index.register(self.spec.target, Arc::clone(&self.spec.model));
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let Some(mut sub) = self.open(&mut stop).await else { return };
-            if self.follow(&mut sub, &mut ticks, &mut stop).await == Ended::Stopped {
+            if self.follow(&mut sub, &mut ticks, &mut stop, &resync).await == Ended::Stopped {
                 return;
             }
             // Quarantined. The connections are closed: a publisher owes nothing to a subscriber that is not there.
@@ -131,20 +133,28 @@ impl Follower {
         }
     }
 
-    async fn follow(&mut self, sub: &mut Sub, ticks: &mut Interval, stop: &mut oneshot::Receiver<()>) -> Ended {
+    async fn follow(
+        &mut self,
+        sub: &mut Sub,
+        ticks: &mut Interval,
+        stop: &mut oneshot::Receiver<()>,
+        resync: &Notify,
+    ) -> Ended {
         loop {
             let wake = tokio::select! {
                 event = sub.next() => Wake::Live(event),
                 answer = next_answer(&mut self.replay) => Wake::Replay(answer),
                 _ = ticks.tick() => Wake::Tick,
+                () = resync.notified() => Wake::Resync,
                 _ = &mut *stop => Wake::Stop,
             };
             match wake {
                 Wake::Live(event) => {
                     self.burst(event, || sub.next().now_or_never());
                 }
-                Wake::Replay(answer) => self.replayed(answer),
+                Wake::Replay(answer) => self.replay_burst(answer),
                 Wake::Tick => self.feed(Input::Tick),
+                Wake::Resync => self.feed(Input::Resync),
                 Wake::Stop => return Ended::Stopped,
             }
             self.publish();
@@ -202,6 +212,16 @@ impl Follower {
         }
     }
 
+    /// Takes an answer and what was read behind it; each time of the request that runs then, since an answer may be the
+    /// reason to ask anew.
+    fn replay_burst(&mut self, first: Option<Answer>) {
+        self.replayed(first);
+        for _ in 1..GO {
+            let Some(answer) = self.replay.as_mut().and_then(ReplayRun::read_already) else { return };
+            self.replayed(Some(answer));
+        }
+    }
+
     fn replayed(&mut self, answer: Option<Answer>) {
         match answer {
             Some(Answer::Batch { seq, payload }) => self.feed(Input::ReplayBatch { seq, payload: &payload }),
@@ -211,8 +231,13 @@ impl Follower {
             }
             Some(Answer::Failed(error)) => {
                 self.replay = None;
-                self.fault(error.to_string());
                 self.feed(Input::ReplayFailed);
+                if self.replay.is_some() {
+                    // Not a fault, it goes on: a long answer may have lost its end.
+                    tracing::info!(worker = %self.spec.worker, %error, "replay asked for again");
+                } else if self.quarantined_until.is_none() {
+                    self.fault(error.to_string());
+                }
             }
             None => {
                 self.replay = None;
@@ -231,6 +256,7 @@ impl Follower {
                     self.sequencer.record(done.applied, done.orphans, done.ignored);
                 }
                 Action::Clear => self.index.clear(self.spec.target),
+                Action::Hole => self.index.hole(self.spec.target),
                 Action::RequestReplay { from } => self.replay = self.request(from),
             }
         }
@@ -326,13 +352,6 @@ fn sequencer(spec: &SourceSpec) -> Sequencer {
         max_pending_batches: spec.settings.queue_batches,
         max_pending_bytes: PENDING_BYTES.max(spec.settings.max_message),
     })
-}
-
-async fn next_answer(replay: &mut Option<ReplayRun>) -> Option<Answer> {
-    match replay {
-        Some(replay) => replay.next().await,
-        None => std::future::pending().await,
-    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,24 @@
-//! One request to a publisher's replay socket.
+//! One request to a publisher's replay socket, over a connection of its own.
+//!
+//! A task of its own takes the answer off the socket, however long the index needs for it: up to vLLM 0.32 a publisher
+//! drops what its queue for a reader cannot take, so a reader that waits loses batches.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use kv_events::frames::{self, FrameError, Replay};
-use tokio::{sync::mpsc, task::JoinHandle};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    task::JoinHandle,
+};
 use zmtp::{Dealer, Disconnect, Endpoint, Limits};
+
+/// Bytes of batches read and not taken yet. When full, the task waits with reading, and TCP holds the publisher back.
+const AHEAD: usize = 64 << 20;
+/// What a batch costs of these beside its payload: its place in the queue.
+const PLACE: usize = 128;
+/// Longest silence in the middle of an answer. A publisher sends what it has without a pause, so one this long means
+/// that the end marker was lost.
+const PAUSE: Duration = Duration::from_secs(2);
 
 /// What comes of a request.
 #[derive(Debug)]
@@ -21,25 +35,35 @@ pub(crate) enum ReplayError {
     Socket { endpoint: Endpoint, source: Disconnect },
     #[error("replay endpoint {endpoint} was silent for {limit:?}: check that it is the engine's replay_endpoint")]
     Silent { endpoint: Endpoint, limit: Duration },
+    #[error("replay endpoint {endpoint} broke off: nothing for {limit:?} after {batches} batches, and no end marker")]
+    BrokeOff { endpoint: Endpoint, limit: Duration, batches: u64 },
     #[error("replay endpoint {endpoint}: {source}")]
     Frames { endpoint: Endpoint, source: FrameError },
 }
 
-/// A running request. Dropping it ends it and closes its connection.
+/// A running request. Dropping it ends it, closes its connection and forgets what was read ahead.
 #[derive(Debug)]
 pub(crate) struct ReplayRun {
-    answers: mpsc::Receiver<Answer>,
+    answers: mpsc::UnboundedReceiver<Queued>,
     task: JoinHandle<()>,
 }
 
+/// An answer and the room it takes until somebody has taken it.
+#[derive(Debug)]
+struct Queued {
+    answer: Answer,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
 impl ReplayRun {
-    /// Asks for everything from `from` on. `patience` is the longest silence, connecting included.
+    /// Asks for everything from `from` on. `patience` is the longest wait for a connection, and for the answer's first
+    /// message; one that has begun may pause as long, but 2 s at most.
     pub(crate) fn start(endpoint: Endpoint, from: u64, limits: Limits, patience: Duration) -> Self {
-        // When full, the task waits with reading, and TCP holds the publisher back.
-        let (sender, answers) = mpsc::channel(16);
+        // Bounded by the room that each batch in it holds.
+        let (sender, answers) = mpsc::unbounded_channel();
         let task = tokio::spawn(async move {
             if let Err(error) = ask(&endpoint, from, limits, patience, &sender).await {
-                let _ = sender.send(Answer::Failed(error)).await;
+                let _ = sender.send(Queued { answer: Answer::Failed(error), _room: None });
             }
         });
         Self { answers, task }
@@ -47,7 +71,12 @@ impl ReplayRun {
 
     /// The next answer; after the end or a failure there is none. May be cancelled without losing anything.
     pub(crate) async fn next(&mut self) -> Option<Answer> {
-        self.answers.recv().await
+        self.answers.recv().await.map(|queued| queued.answer)
+    }
+
+    /// The next answer, if it has been read already.
+    pub(crate) fn read_already(&mut self) -> Option<Answer> {
+        self.answers.try_recv().ok().map(|queued| queued.answer)
     }
 }
 
@@ -57,29 +86,54 @@ impl Drop for ReplayRun {
     }
 }
 
+/// The next answer of the request that runs; waits for ever while none does.
+pub(crate) async fn next_answer(replay: &mut Option<ReplayRun>) -> Option<Answer> {
+    match replay {
+        Some(replay) => replay.next().await,
+        None => std::future::pending().await,
+    }
+}
+
 async fn ask(
     endpoint: &Endpoint,
     from: u64,
     limits: Limits,
     patience: Duration,
-    answers: &mpsc::Sender<Answer>,
+    answers: &mpsc::UnboundedSender<Queued>,
 ) -> Result<(), ReplayError> {
     let socket = |source| ReplayError::Socket { endpoint: endpoint.clone(), source };
+    let silent = |limit, batches| match batches {
+        0 => ReplayError::Silent { endpoint: endpoint.clone(), limit },
+        _ => ReplayError::BrokeOff { endpoint: endpoint.clone(), limit, batches },
+    };
+    let ahead = Arc::new(Semaphore::new(AHEAD));
     let mut dealer = Dealer::connect(endpoint, limits, patience).await.map_err(socket)?;
     dealer.send(&frames::replay_request(from)).await.map_err(socket)?;
-    loop {
-        let message = tokio::time::timeout(patience, dealer.recv())
-            .await
-            .map_err(|_| ReplayError::Silent { endpoint: endpoint.clone(), limit: patience })?
-            .map_err(socket)?;
-        let answer = match frames::replay(&message) {
-            Ok(Replay::Batch { seq, payload }) => Answer::Batch { seq, payload: payload.to_vec() },
-            Ok(Replay::End) => Answer::End,
+    let mut limit = patience;
+    for batches in 0.. {
+        let message =
+            tokio::time::timeout(limit, dealer.recv()).await.map_err(|_| silent(limit, batches))?.map_err(socket)?;
+        limit = patience.min(PAUSE);
+        let queued = match frames::replay(&message) {
+            Ok(Replay::Batch { seq, payload }) => {
+                let answer = Answer::Batch { seq, payload: payload.to_vec() };
+                Queued { answer, _room: room(&ahead, payload.len()).await }
+            }
+            Ok(Replay::End) => Queued { answer: Answer::End, _room: None },
             Err(source) => return Err(ReplayError::Frames { endpoint: endpoint.clone(), source }),
         };
-        let end = matches!(answer, Answer::End);
-        if answers.send(answer).await.is_err() || end {
-            return Ok(());
+        let end = matches!(queued.answer, Answer::End);
+        if answers.send(queued).is_err() || end {
+            break;
         }
     }
+    Ok(())
+}
+
+/// Waits for the room of one batch. One that is larger than all room there is waits until nothing else is queued.
+async fn room(ahead: &Arc<Semaphore>, payload: usize) -> Option<OwnedSemaphorePermit> {
+    let bytes = payload.saturating_add(PLACE).min(AHEAD);
+    let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+    // Never closed, so there is always a permit in the end.
+    Arc::clone(ahead).acquire_many_owned(bytes).await.ok()
 }

@@ -7,7 +7,7 @@ use kv_events::StreamState;
 use kv_index::KvIndex;
 use net::Clock;
 use tokio::{
-    sync::{oneshot, watch},
+    sync::{Notify, oneshot, watch},
     task::JoinHandle,
 };
 use zmtp::Endpoint;
@@ -44,7 +44,8 @@ pub struct SourceSettings {
     pub queue_batches: usize,
     /// A connected stream without a message is called stale after this.
     pub stale_after: Duration,
-    /// A replay without a message for this long has failed.
+    /// Longest wait for a replay's connection and for its first message; then it has failed. Once the answer has begun,
+    /// each next message may take as long, but 2 s at most.
     pub replay_timeout: Duration,
 }
 
@@ -72,8 +73,11 @@ impl ZmqSource {
         let (status, seen) = watch::channel(Status::default());
         let (version, versions) = watch::channel(0);
         let (stop, stopped) = oneshot::channel();
+        let resync = Arc::new(Notify::new());
+        let asked = Arc::clone(&resync);
         let follower = Follower::new(spec.clone(), index, clock, status, version);
-        SourceHandle { spec, clock, seen, versions, stop: Some(stop), task: tokio::spawn(follower.run(stopped)) }
+        let task = tokio::spawn(follower.run(stopped, asked));
+        SourceHandle { spec, clock, seen, versions, resync, stop: Some(stop), task }
     }
 }
 
@@ -84,6 +88,7 @@ pub struct SourceHandle {
     clock: Clock,
     seen: watch::Receiver<Status>,
     versions: watch::Receiver<u64>,
+    resync: Arc<Notify>,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
@@ -107,6 +112,14 @@ impl SourceHandle {
             counts: status.totals.counts(),
             last_error: if self.ended() { Some(ENDED.to_owned()) } else { status.last_error.clone() },
         }
+    }
+
+    /// Fetches the whole history again and rebuilds from it what the target holds. Where the publisher does not keep it
+    /// back to its first batch, what it keeps is gone over once more and the rest of what is known stays; so does all of it
+    /// without a replay endpoint. Returns at once. One that is under way is enough, and one that is asked for while
+    /// something else is fetched, or while the publisher cannot be reached, comes next; it stays wanted until it was had.
+    pub fn resync(&self) {
+        self.resync.notify_one();
     }
 
     /// Where the stream stands.

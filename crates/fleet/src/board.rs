@@ -15,72 +15,20 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use event_sources::{SourceHandle, StreamState};
-use kv_blocks::{DpRank, WorkerId};
+use event_sources::StreamState;
+use kv_blocks::{Moment, Target, WorkerId};
 use kv_index::KvIndex;
 use net::Clock;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::{
-    CacheSource, EngineLoad, FailureKind, ModelArtefacts, RankView, Snapshot, Verdict, WorkerState, WorkerView,
-    health::{Check, Health, Next},
-    probe::{REFUSED, Trouble},
+    EngineLoad, FailureKind, RankView, Snapshot, Verdict, WorkerState,
+    entry::{Entry, RankStream},
+    health::{Check, Next},
+    probe::{REFUSED, Scrape, Trouble},
     snapshot_build,
 };
-
-/// What is known of a worker's being away.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Outage {
-    /// The last thing heard of it was a refused connection: the process is gone, and its cache with it.
-    pub(crate) refused: bool,
-    /// Its part of the index was emptied for this outage.
-    cache_forgotten: bool,
-}
-
-/// One worker, as its supervisor keeps it.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) view: Arc<WorkerView>,
-    pub(crate) health: Health,
-    /// By base model id.
-    pub(crate) artefacts: HashMap<Arc<str>, Arc<ModelArtefacts>>,
-    /// One per rank that has a stream.
-    pub(crate) streams: Vec<RankStream>,
-    /// Whether its events are wanted at all.
-    pub(crate) events_wanted: bool,
-    pub(crate) outage: Outage,
-    /// It has been ready once.
-    pub(crate) was_ready: bool,
-    wake: Arc<Notify>,
-    /// A failed request asks for a look before the next one is due.
-    concerned: bool,
-}
-
-impl Entry {
-    pub(crate) fn new(view: WorkerView, health: Health, events_wanted: bool) -> Self {
-        Self {
-            view: Arc::new(view),
-            health,
-            artefacts: HashMap::new(),
-            streams: Vec::new(),
-            events_wanted,
-            outage: Outage::default(),
-            was_ready: false,
-            wake: Arc::default(),
-            concerned: false,
-        }
-    }
-}
-
-/// One rank's event stream.
-#[derive(Debug)]
-pub(crate) struct RankStream {
-    pub(crate) rank: DpRank,
-    /// Whether missed events can be asked for.
-    pub(crate) replay: bool,
-    pub(crate) source: SourceHandle,
-}
 
 /// What became of the connections to a worker's publishers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,13 +115,7 @@ impl Board {
     /// Brings the view in line with health and streams.
     fn reconcile(&self, entry: &mut Entry) {
         let state = entry.health.state();
-        let ranks: Vec<RankView> = (0u32..)
-            .zip(&entry.view.ranks)
-            .map(|(rank, _)| match entry.streams.iter().find(|stream| stream.rank.0 == rank) {
-                Some(stream) => rank_view(stream),
-                None => RankView::default(),
-            })
-            .collect();
+        let ranks = entry.rank_views();
         if entry.view.state != state {
             let view = Arc::make_mut(&mut entry.view);
             view.state = state;
@@ -207,7 +149,11 @@ impl Board {
         let now = self.clock.now();
         self.change(id, |entry| {
             let check = result.err().map_or(Check::Passed, |trouble| trouble.check);
-            entry.outage.refused = check == Check::Refused;
+            if check == Check::Refused {
+                entry.process_ended();
+            } else {
+                entry.outage.refused = false;
+            }
             entry.health.checked(now, check);
             let error: Option<Arc<str>> = result.err().map(|trouble| trouble.text.as_str().into());
             if entry.view.last_error != error {
@@ -221,8 +167,7 @@ impl Board {
         let mut entries = self.entries.lock();
         let Some(entry) = entries.get_mut(id.0 as usize) else { return };
         entry.health.knocked_in_vain();
-        if refused && !entry.outage.refused {
-            entry.outage.refused = true;
+        if refused && entry.process_ended() {
             Arc::make_mut(&mut entry.view).last_error = Some(REFUSED.into());
             self.publish(&mut entries, id);
         } else if refused {
@@ -240,10 +185,42 @@ impl Board {
         (entry.health.next(now), std::mem::take(&mut entry.concerned))
     }
 
-    pub(crate) fn loaded(&self, id: WorkerId, load: EngineLoad) {
-        if self.with(id, |entry| entry.view.load != load) == Some(true) {
-            self.change(id, |entry| Arc::make_mut(&mut entry.view).load = load);
+    /// What an engine's metrics said, read `at`.
+    pub(crate) fn scraped(&self, id: WorkerId, at: Moment, scrape: &Scrape) {
+        let mut entries = self.entries.lock();
+        let Some(entry) = entries.get_mut(id.0 as usize) else { return };
+        // Not part of the snapshot: it grows with every request, and no request reads it.
+        entry.prefix_cache = scrape.prefix_cache.counters(at);
+        if entry.view.load != scrape.load {
+            Arc::make_mut(&mut entry.view).load = scrape.load;
+            self.publish(&mut entries, id);
         }
+    }
+
+    /// A worker's load could not be read for so long that the last figures say nothing any more.
+    pub(crate) fn load_unknown(&self, id: WorkerId) {
+        let mut entries = self.entries.lock();
+        let Some(entry) = entries.get_mut(id.0 as usize) else { return };
+        if entry.view.load != EngineLoad::default() {
+            Arc::make_mut(&mut entry.view).load = EngineLoad::default();
+            self.publish(&mut entries, id);
+        }
+    }
+
+    /// Whether what a rank's stream says is believed. One that is not believed any more is fetched anew.
+    pub(crate) fn trust(&self, target: Target, trusted: bool) {
+        if self.with(target.worker, |_| ()).is_none() {
+            return;
+        }
+        self.index.trust(target, trusted);
+        self.change(target.worker, |entry| {
+            entry.distrusted.retain(|rank| *rank != target.rank);
+            if !trusted {
+                entry.distrusted.push(target.rank);
+                let stream = entry.streams.iter().find(|stream| stream.rank == target.rank);
+                stream.inspect(|stream| stream.source.resync());
+            }
+        });
     }
 
     /// A request failed (contract of [`crate::Fleet::report_failure`]).
@@ -257,8 +234,7 @@ impl Board {
         let before = entry.health.state();
         let after = entry.health.request_failed(now, kind, others);
         // News also of a worker that is out already: it is no last hope any more, and its cache is gone.
-        let gone = kind == FailureKind::Refused && !entry.outage.refused;
-        entry.outage.refused |= gone;
+        let gone = kind == FailureKind::Refused && entry.process_ended();
         // A worker that is already out has its own rhythm of knocks.
         if after != WorkerState::Down {
             entry.concerned = true;
@@ -308,7 +284,7 @@ impl Board {
             let mut any = false;
             for stream in &entry.streams {
                 let before = entry.view.ranks.get(stream.rank.0 as usize).copied().unwrap_or_default();
-                let now = rank_view(stream);
+                let now = entry.rank_view(stream);
                 any |= before != now;
                 match (connected(&before), connected(&now)) {
                     (true, false) => news = Connections::Lost,
@@ -361,81 +337,6 @@ impl Board {
 
     /// The verdict on a worker as it stands.
     pub(crate) fn verdict(&self, id: WorkerId) -> Option<Verdict> {
-        self.with(id, |entry| {
-            let view = &entry.view;
-            let worst = view.ranks.iter().find(|rank| rank.cache == CacheSource::Predicted).or(view.ranks.first());
-            let none = if entry.events_wanted { "none" } else { "off" };
-            Verdict {
-                worker: Arc::clone(&view.name),
-                url: view.url.to_string(),
-                state: view.state,
-                engine: view.engine,
-                version: view.version.clone(),
-                models: view.models.iter().map(|model| Arc::clone(&model.id)).collect(),
-                block_size: view.block_size.tokens(),
-                block_size_known: view.block_size_known,
-                events: worst.and_then(|rank| rank.stream).unwrap_or(none),
-                replay: view.ranks.iter().all(|rank| rank.replay),
-                tokenizer: view
-                    .namespace_model
-                    .as_ref()
-                    .and_then(|id| entry.artefacts.get(id))
-                    .map_or("none", |artefacts| artefacts.tokenizer_word()),
-                problem: view.last_error.clone(),
-            }
-        })
-    }
-}
-
-/// A stream's part of the view. While it connects, fetches history or is not trusted, the cache is predicted; a gap
-/// being closed or a silent publisher leaves what is known usable.
-fn rank_view(stream: &RankStream) -> RankView {
-    let state = stream.source.state();
-    let cache = match state {
-        StreamState::Live | StreamState::Gapped | StreamState::Stale => CacheSource::Events,
-        StreamState::Connecting | StreamState::Replaying | StreamState::Quarantined => CacheSource::Predicted,
-    };
-    RankView { cache, stream: Some(state.as_str()), replay: stream.replay }
-}
-
-#[cfg(test)]
-impl Entry {
-    /// A worker that nobody has looked at yet.
-    pub(crate) fn for_tests(id: WorkerId, clock: &Clock) -> Self {
-        let second = std::time::Duration::from_secs(1);
-        let health = crate::health::HealthSettings {
-            interval: second,
-            unhealthy_threshold: 1,
-            healthy_threshold: 1,
-            warmup_interval: second,
-            max_warmup: second,
-            knock_first: second,
-            knock_longest: second,
-            eject_after: 1,
-            eject_for: second,
-        };
-        let view = WorkerView {
-            id,
-            name: "w1".into(),
-            url: "http://127.0.0.1:1".parse().expect("a url"),
-            engine: crate::Engine::Generic,
-            version: None,
-            state: WorkerState::Unknown,
-            since: clock.wall(),
-            models: Vec::new(),
-            loras: Vec::new(),
-            namespace_model: None,
-            role: kv_blocks::Role::Unified,
-            weight: 1.0,
-            block_size: kv_blocks::BlockSize::new(16).expect("a block size"),
-            block_size_known: false,
-            ranks: vec![RankView::default()],
-            api_key: None,
-            num_blocks: None,
-            allow_tiers: Vec::new(),
-            load: EngineLoad::default(),
-            last_error: None,
-        };
-        Self::new(view, Health::new(health), true)
+        self.with(id, Entry::verdict)
     }
 }

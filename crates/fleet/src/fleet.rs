@@ -2,17 +2,18 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use kv_blocks::{BlockSize, WorkerId};
+use kv_blocks::{BlockSize, Target, WorkerId};
 use net::WorkerUrl;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use tokio::{sync::watch, task::JoinHandle};
 
 use crate::{
-    EngineLoad, FailureKind, FleetParts, RankView, Snapshot, WorkerState, WorkerView,
+    EngineLoad, FailureKind, FleetParts, PrefixCacheCounters, RankView, Snapshot, WorkerState, WorkerView,
     artefacts::ArtefactStore,
-    board::{Board, Ejection, Entry},
+    board::{Board, Ejection},
     engine::Engine,
+    entry::{Entry, RankStream},
     health::{Health, HealthSettings},
     look::Orders,
     probe::{Asker, HealthCheck},
@@ -21,13 +22,14 @@ use crate::{
     telemetry::FleetCollector,
 };
 
-/// Between reads of the engines' own load (a busy threshold may rely on it being this fresh).
-const SCRAPE_EVERY: Duration = Duration::from_secs(10);
+/// Between reads of the engines' own load: what a busy threshold goes by is at most 10 s old, however long a read takes.
+const SCRAPE_EVERY: Duration = Duration::from_secs(5);
 
 /// All workers and their supervisors.
 #[derive(Debug)]
 pub struct Fleet {
     board: Arc<Board>,
+    artefacts: Arc<ArtefactStore>,
     workers: usize,
     stop: watch::Sender<bool>,
     /// Taken by the first [`Fleet::stop`].
@@ -52,26 +54,7 @@ impl Fleet {
     ///
     /// Metrics of the workers and their streams are registered in `registry`.
     pub fn start(parts: FleetParts, registry: &mut Registry) -> Result<Self, StartError> {
-        let mut urls = Vec::with_capacity(parts.workers.len());
-        for worker in &parts.workers {
-            let url: WorkerUrl =
-                worker.url.parse().map_err(|error| StartError::Url { worker: worker.name.clone(), error })?;
-            urls.push(url);
-        }
-        let mut hosts: HashMap<Option<String>, usize> = HashMap::new();
-        for url in &urls {
-            *hosts.entry(url.host().map(str::to_owned)).or_default() += 1;
-        }
-        let settings = health_settings(&parts.health_checks, &parts.circuit_breaker);
-        let mut entries = Vec::new();
-        let mut orders = Vec::new();
-        for ((number, worker), url) in (0u32..).zip(&parts.workers).zip(urls) {
-            let shared = hosts.get(&url.host().map(str::to_owned)).is_some_and(|workers| *workers > 1);
-            let order = orders_for(WorkerId(number), worker, &parts, url, shared);
-            let view = first_view(&order, worker, &parts.clock);
-            entries.push(Entry::new(view, Health::new(settings), order.streams.wanted()));
-            orders.push(order);
-        }
+        let (entries, orders) = first_entries(&parts)?;
         let ejection =
             Ejection { enabled: parts.circuit_breaker.enabled, max_ratio: parts.circuit_breaker.max_ejected_ratio };
         let board = Arc::new(Board::new(entries, ejection, parts.index, parts.clock));
@@ -87,12 +70,31 @@ impl Fleet {
                 tokio::spawn(supervisor.run(stop.subscribe()))
             })
             .collect();
-        Ok(Self { board, workers, stop, supervisors: Mutex::new(supervisors) })
+        Ok(Self { board, artefacts, workers, stop, supervisors: Mutex::new(supervisors) })
     }
 
     /// The fleet as it is now; one atomic load.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.board.snapshot()
+    }
+
+    /// The tokenizer that the configuration gives this model, known also before any worker lists it. The first call for
+    /// a model may take seconds.
+    pub async fn configured_artefacts(&self, model: &str) -> Option<Arc<crate::ModelArtefacts>> {
+        self.artefacts.configured(model).await
+    }
+
+    /// The one base model that is served, or will be; `None` when there are several.
+    pub fn only_model(&self) -> Option<Arc<str>> {
+        let snapshot = self.snapshot();
+        let served = snapshot.workers.iter().flat_map(|worker| &worker.models).map(|model| Arc::clone(&model.id));
+        let mut ids: Vec<Arc<str>> = served.collect();
+        if ids.is_empty() {
+            ids.extend(self.artefacts.configured_ids().map(Arc::from));
+        }
+        ids.sort_unstable();
+        ids.dedup();
+        if ids.len() == 1 { ids.pop() } else { None }
     }
 
     /// Waits until every worker has had its first verdict (one that does not answer gets `down` when its first check
@@ -114,6 +116,34 @@ impl Fleet {
         self.board.request_succeeded(worker);
     }
 
+    /// Whether a target's events are believed. One whose are not is known by our own decisions, and its stream is fetched
+    /// anew. Unknown targets are ignored.
+    pub fn trust(&self, target: Target, trusted: bool) {
+        self.board.trust(target, trusted);
+    }
+
+    /// What the engines' own counters of their prefix caches last said (at most some 10 s ago), by target. Engines that do
+    /// not tell are left out.
+    pub fn prefix_cache_counters(&self) -> HashMap<Target, PrefixCacheCounters> {
+        let mut counters = HashMap::new();
+        self.board.each(|entry| {
+            let worker = entry.view.id;
+            counters.extend(entry.prefix_cache.iter().map(|(rank, told)| (Target { worker, rank: *rank }, *told)));
+        });
+        counters
+    }
+
+    /// How often the publisher of each event stream was found to be another process than before, by target.
+    pub fn stream_restarts(&self) -> HashMap<Target, u64> {
+        let mut restarts = HashMap::new();
+        self.board.each(|entry| {
+            let worker = entry.view.id;
+            let of = |stream: &RankStream| (Target { worker, rank: stream.rank }, stream.source.counters().resets);
+            restarts.extend(entry.streams.iter().map(of));
+        });
+        restarts
+    }
+
     /// Every event stream, as `GET /admin/streams` shows it, in the order of workers and ranks.
     pub fn streams(&self) -> Vec<event_sources::StreamReport> {
         let mut reports = Vec::new();
@@ -131,6 +161,31 @@ impl Fleet {
             }
         }
     }
+}
+
+/// One entry and one supervisor's orders per configured worker, before anything is known of it.
+pub(crate) fn first_entries(parts: &FleetParts) -> Result<(Vec<Entry>, Vec<Orders>), StartError> {
+    let mut urls = Vec::with_capacity(parts.workers.len());
+    for worker in &parts.workers {
+        let url: WorkerUrl =
+            worker.url.parse().map_err(|error| StartError::Url { worker: worker.name.clone(), error })?;
+        urls.push(url);
+    }
+    let mut hosts: HashMap<Option<String>, usize> = HashMap::new();
+    for url in &urls {
+        *hosts.entry(url.host().map(str::to_owned)).or_default() += 1;
+    }
+    let settings = health_settings(&parts.health_checks, &parts.circuit_breaker);
+    let mut entries = Vec::new();
+    let mut orders = Vec::new();
+    for ((number, worker), url) in (0u32..).zip(&parts.workers).zip(urls) {
+        let shared = hosts.get(&url.host().map(str::to_owned)).is_some_and(|workers| *workers > 1);
+        let order = orders_for(WorkerId(number), worker, parts, url, shared);
+        let view = first_view(&order, worker, &parts.clock);
+        entries.push(Entry::new(view, Health::new(settings), order.streams.wanted()));
+        orders.push(order);
+    }
+    Ok((entries, orders))
 }
 
 fn orders_for(id: WorkerId, worker: &config::Worker, parts: &FleetParts, url: WorkerUrl, shared_host: bool) -> Orders {
@@ -177,6 +232,7 @@ fn first_view(order: &Orders, worker: &config::Worker, clock: &net::Clock) -> Wo
         num_blocks: None,
         allow_tiers: worker.allow_tiers.clone(),
         load: EngineLoad::default(),
+        ended: 0,
         last_error: None,
     }
 }

@@ -13,10 +13,12 @@
 pub mod artefacts;
 mod board;
 mod engine;
+mod entry;
 mod failure;
 mod fleet;
 mod health;
 mod look;
+mod meeting;
 mod model_report;
 mod probe;
 mod settings;
@@ -32,8 +34,12 @@ pub use artefacts::{ModelArtefacts, TokenizerSource};
 pub use engine::Engine;
 pub use failure::FailureKind;
 pub use fleet::{Fleet, StartError};
+pub use meeting::{Meeting, Meetings};
 pub use model_report::{ListedModel, ModelList, ModelReport, TemplateReport, TokenizerReport};
+pub use probe::event_endpoints::EventEndpoint;
 pub use settings::{FleetParts, HubCache, OnVerdict};
 pub use snapshot::{ModelCandidate, ModelView, Snapshot, Unusable};
 pub use verdict::Verdict;
-pub use view::{CacheSource, EngineLoad, RankView, ServedLora, ServedModel, WorkerState, WorkerView};
+pub use view::{
+    CacheSource, EngineLoad, PrefixCacheCounters, RankView, ServedLora, ServedModel, WorkerState, WorkerView,
+};

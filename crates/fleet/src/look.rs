@@ -6,14 +6,15 @@
 use std::{collections::HashMap, io, sync::Arc, time::Duration};
 
 use config::Engine;
-use kv_blocks::{BlockSize, WorkerId};
+use kv_blocks::{BlockSize, Moment, WorkerId};
 
 use crate::{
-    EngineLoad, ModelArtefacts, ServedLora, ServedModel,
+    ModelArtefacts, ServedLora, ServedModel,
     artefacts::ArtefactStore,
     board::Board,
     probe::{
-        self, Asker, HealthCheck, Identity, SideAnswers, Trouble, event_endpoints::EventEndpoint, model_list::ModelList,
+        self, Asker, HealthCheck, Identity, Scrape, SideAnswers, Trouble, event_endpoints::EventEndpoint,
+        model_list::ModelList,
     },
     streams::StreamSettings,
 };
@@ -91,8 +92,8 @@ pub(crate) struct Discovery {
     pub(crate) ranks: u32,
     pub(crate) streams: Vec<EventEndpoint>,
     pub(crate) said: SideAnswers,
-    /// Its load as of now.
-    pub(crate) load: Option<EngineLoad>,
+    /// Its load and counters, and when they were read.
+    pub(crate) scrape: Option<(Moment, Scrape)>,
     /// Nothing was left unanswered or taken over from before.
     pub(crate) complete: bool,
 }
@@ -180,6 +181,7 @@ impl Looker {
             identity = probe::identify(asker, *engine, &SideAnswers::default(), pace).await?;
             (list, base) = self.list_and_base(&identity)?;
         }
+        let read_at = self.board.clock.now();
         let mut complete = identity.complete;
         let mut artefacts = HashMap::new();
         for model in list.models.iter().take(MOST_TOKENIZERS) {
@@ -200,8 +202,9 @@ impl Looker {
         let ranks = self.orders.dp_ranks.unwrap_or_else(|| told_ranks.unwrap_or(0).max(metrics_ranks).max(1));
         let host = asker.url().host().unwrap_or("127.0.0.1");
         let streams = self.orders.streams.find(announced, host, ranks, self.orders.connect_timeout).await;
-        let Identity { engine, said, load, .. } = identity;
-        Ok(Discovery { engine, list, base, artefacts, ranks, streams, said, load, complete })
+        let Identity { engine, said, scrape, .. } = identity;
+        let scrape = scrape.map(|scrape| (read_at, scrape));
+        Ok(Discovery { engine, list, base, artefacts, ranks, streams, said, scrape, complete })
     }
 
     /// The models that the worker serves for us, and the first base model among them.

@@ -56,7 +56,7 @@ pub struct ModelReport {
 pub struct TokenizerReport {
     /// `dir`, `engine` or `none`.
     pub source: &'static str,
-    /// What computes them: `fastokens`, `tokenizers` or `none`.
+    /// What computes them: `fastokens`, `tokenizers`, `remote` (the engine) or `none`.
     pub engine: &'static str,
     /// Digest of the tokenizer.
     pub digest: Option<String>,
@@ -130,12 +130,12 @@ impl Snapshot {
             workers: serves.map(|worker| Arc::clone(&worker.name)).collect(),
             tokenizer: TokenizerReport {
                 source: artefacts.source.as_str(),
-                engine: prompt.map_or("none", |prompt| prompt.tokenizer_engine()),
+                engine: artefacts.tokenizer_engine(),
                 digest: prompt.map(|prompt| prompt.tokenizer_digest().to_owned()),
                 self_test: prompt.map_or("skipped", |prompt| prompt.self_test()),
                 path: match &artefacts.source {
                     TokenizerSource::Dir(dir) => Some(dir.display().to_string()),
-                    TokenizerSource::Engine | TokenizerSource::None => None,
+                    TokenizerSource::Engine | TokenizerSource::Remote | TokenizerSource::None => None,
                 },
                 problem: artefacts.problem.clone(),
             },

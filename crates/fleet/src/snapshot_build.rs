@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use crate::{ModelArtefacts, ModelCandidate, ModelView, Snapshot, Unusable, WorkerState, WorkerView, board::Entry};
+use crate::{ModelArtefacts, ModelCandidate, ModelView, Snapshot, Unusable, WorkerState, WorkerView, entry::Entry};
 
 /// Builds the snapshot; `entries` in the order of their numbers.
 pub(crate) fn build(entries: &[Entry]) -> Snapshot {
@@ -47,8 +47,9 @@ impl<'a> Draft<'a> {
     fn add(&mut self, entry: &'a Entry, lora: Option<Arc<str>>, base: &'a Arc<str>) {
         self.listed.push(Listed { entry, lora, base });
         // The first worker with a tokenizer speaks for the model; equal files are one object anyway.
-        let better = self.artefacts.as_ref().is_none_or(|known| known.prompt.is_none());
-        if let Some(found) = entry.artefacts.get(base).filter(|_| better) {
+        let better =
+            |found: &&Arc<ModelArtefacts>| self.artefacts.as_ref().is_none_or(|known| found.better_than(known));
+        if let Some(found) = entry.artefacts.get(base).filter(better) {
             self.artefacts = Some(Arc::clone(found));
         }
     }

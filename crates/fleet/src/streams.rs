@@ -12,14 +12,19 @@ use kv_blocks::{DpRank, Moment, Target, WorkerId};
 use net::Address;
 use tokio::sync::watch;
 use tracing::{error, warn};
+use zmtp::{Dealer, Limits};
 
 use crate::{
-    board::{Board, RankStream},
+    board::Board,
+    entry::{Entry, RankStream},
     probe::event_endpoints::{self, EventEndpoint},
 };
 
 /// A replay without a message for this long has failed: an idle engine answers within about 0.1 s.
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Longest handshake with a socket that is only guessed at.
+const GUESS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Pause before a stream that could not be started, or that ended by itself, is started again.
 const RETRY: Duration = Duration::from_secs(2);
@@ -51,7 +56,7 @@ impl StreamSettings {
             return Vec::new();
         }
         let mut found = match (&self.own.endpoint, announced) {
-            (Some(endpoint), _) => self.configured(endpoint, announced, host, ranks),
+            (Some(endpoint), _) => self.configured(endpoint, announced, host, ranks, connect_timeout).await,
             (None, Some(announced)) => announced.to_vec(),
             (None, None) if self.host_is_its_own => self.guessed(host, ranks, connect_timeout).await,
             (None, None) => Vec::new(),
@@ -75,12 +80,13 @@ impl StreamSettings {
         found
     }
 
-    fn configured(
+    async fn configured(
         &self,
         endpoint: &str,
         announced: Option<&[EventEndpoint]>,
         host: &str,
         ranks: u32,
+        connect_timeout: Duration,
     ) -> Vec<EventEndpoint> {
         // A socket of ours is bound where the configuration says, star included.
         let base =
@@ -95,11 +101,19 @@ impl StreamSettings {
                 topic: String::new(),
             })
         };
-        (0..ranks).filter_map(of).collect()
+        let mut found: Vec<EventEndpoint> = (0..ranks).filter_map(of).collect();
+        // Older engines announce nothing: the usual place of their replay socket is tried.
+        if let ([only], None, false) = (found.as_mut_slice(), announced, self.own.bind)
+            && self.all.replay
+            && self.own.replay_endpoint == ReplayEndpoint::Auto
+        {
+            only.replay_endpoint = next_port_if_replay(&only.endpoint, connect_timeout).await;
+        }
+        found
     }
 
-    /// The default port, where something listens; the port after it as its replay socket, where something listens and
-    /// it is no further rank's.
+    /// The default port, where something listens; the port after it as its replay socket, where one answers and it is no
+    /// further rank's.
     async fn guessed(&self, host: &str, ranks: u32, connect_timeout: Duration) -> Vec<EventEndpoint> {
         let listens = async |port: u16| {
             let address = Address::Tcp { host: host.to_owned(), port };
@@ -113,17 +127,9 @@ impl StreamSettings {
             if !listens(port).await {
                 break;
             }
-            let replay = port.checked_add(1).filter(|_| ranks == 1);
-            let replay = match replay {
-                Some(port) if listens(port).await => Some(event_endpoints::tcp(host, port)),
-                _ => None,
-            };
-            found.push(EventEndpoint {
-                rank,
-                endpoint: event_endpoints::tcp(host, port),
-                replay_endpoint: replay,
-                topic: String::new(),
-            });
+            let endpoint = event_endpoints::tcp(host, port);
+            let replay_endpoint = if ranks == 1 { next_port_if_replay(&endpoint, connect_timeout).await } else { None };
+            found.push(EventEndpoint { rank, endpoint, replay_endpoint, topic: String::new() });
         }
         found
     }
@@ -136,6 +142,15 @@ impl StreamSettings {
             replay_timeout: REPLAY_TIMEOUT,
         }
     }
+}
+
+/// The port after a publisher's, if a replay socket answers there: another engine's publisher may.
+async fn next_port_if_replay(endpoint: &str, connect_timeout: Duration) -> Option<String> {
+    let next = event_endpoints::of_rank(endpoint, 1)?;
+    let limit = connect_timeout.min(GUESS_TIMEOUT);
+    let limits = Limits { handshake_timeout: limit, ..Limits::default() };
+    Dealer::connect(&next.parse().ok()?, limits, limit).await.ok()?;
+    Some(next)
 }
 
 /// The streams of one worker as they run.
@@ -166,7 +181,13 @@ impl Streams {
         if self.wanted == wanted && self.model.as_ref() == Some(model) {
             return;
         }
-        self.stop(board, worker.0).await;
+        let id = worker.0;
+        let targets = |entry: &Entry| entry.streams.iter().map(|old| Target { worker: id, rank: old.rank }).collect();
+        let followed: Vec<Target> = board.with(id, targets).unwrap_or_default();
+        self.stop(board, id).await;
+        // A new stream tells its history from the beginning: on top of what the old one told, blocks would count twice,
+        // and what was removed in between would stay.
+        followed.into_iter().for_each(|target| board.index.clear(target));
         self.wanted = wanted;
         self.model = Some(Arc::clone(model));
         self.start_missing(board, settings, worker);
@@ -290,78 +311,4 @@ fn spawn(
 }
 
 #[cfg(test)]
-mod tests {
-    use kv_blocks::{BlockSize, HashScheme, Identity, Namespace};
-    use kv_index::{IndexSettings, KvIndex};
-    use net::Clock;
-    use tokio::runtime::Builder;
-
-    use super::*;
-    use crate::board::{Ejection, Entry};
-
-    const ID: WorkerId = WorkerId(0);
-
-    fn settings() -> StreamSettings {
-        let own = config::WorkerKvEvents {
-            source: EventSource::Auto,
-            endpoint: None,
-            replay_endpoint: ReplayEndpoint::Auto,
-            topic: String::new(),
-            bind: false,
-        };
-        let all = config::KvEvents {
-            enabled: true,
-            memory_budget: 1 << 20,
-            block_hash: config::BlockHashKind::Xxh3,
-            block_hash_seed: 1337,
-            default_port: 1,
-            topic_filter: String::new(),
-            replay: true,
-            max_message: 1 << 20,
-            queue_batches: 16,
-            max_events_per_second: 1,
-            stale_after: Duration::from_secs(60),
-            prediction: config::Prediction { ttl: RETRY, max_blocks: 16, prune_target_ratio: 0.8 },
-        };
-        StreamSettings { own, all, host_is_its_own: true }
-    }
-
-    #[test]
-    fn a_stream_whose_task_ended_is_forgotten_and_started_again() {
-        let here = Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let doomed = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
-        let (clock, index) = (Clock::system(), Arc::new(KvIndex::new(IndexSettings::default())));
-        let ejection = Ejection { enabled: false, max_ratio: 0.0 };
-        let board = Board::new(vec![Entry::for_tests(ID, &clock)], ejection, Arc::clone(&index), clock);
-        let (name, model): (Arc<str>, Arc<str>) = ("w1".into(), "m".into());
-        let settings = settings();
-        let mut streams = Streams::default();
-        let endpoint = "tcp://127.0.0.1:1".to_owned();
-        let wanted = vec![EventEndpoint { rank: 0, endpoint, replay_endpoint: None, topic: String::new() }];
-        // Its task runs on a runtime that goes away: to the stream's owner that looks like a panic.
-        let guard = doomed.enter();
-        futures_util::FutureExt::now_or_never(streams.run(&board, &settings, (ID, &name), &model, wanted))
-            .expect("nothing to wait for");
-        drop(guard);
-        let target = Target { worker: ID, rank: DpRank(0) };
-        let block_size = BlockSize::new(16).expect("a block size");
-        let namespace = Namespace { model, lora: None, salt: None, block_size, identity: Identity::Tokens };
-        let chain = HashScheme::default().chain(None, &[1; 32], block_size);
-        index.predict(target, &namespace, &chain, clock.now(), Duration::from_secs(100));
-        doomed.shutdown_timeout(Duration::from_secs(10));
-
-        let ended = |board: &Board| board.with(ID, |entry| entry.streams[0].source.ended());
-        here.block_on(async {
-            while !streams.one_ended {
-                streams.changed().await;
-            }
-            streams.forget_ended(&board, (ID, &name));
-            assert!(index.lookup(&namespace, &chain, clock.now()).is_empty());
-            assert_eq!(ended(&board), Some(true));
-            assert!(streams.retry_at().is_some_and(|at| at > clock.now()), "not in a tight loop");
-            streams.start_missing(&board, &settings, (ID, &name));
-            assert_eq!((ended(&board), streams.retry_at(), streams.any()), (Some(false), None, true));
-            streams.stop(&board, ID).await;
-        });
-    }
-}
+mod tests;

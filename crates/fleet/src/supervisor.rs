@@ -12,12 +12,12 @@ use tokio::sync::{Notify, watch};
 use tracing::{info, warn};
 
 use crate::{
-    EngineLoad, OnVerdict, RankView, WorkerState,
+    OnVerdict, RankView, WorkerState,
     artefacts::ArtefactStore,
     board::{Board, Connections},
     health::{Check, Next},
     look::{Before, Discovery, Look, Looker, News, Orders, Pace},
-    probe::{self, SideAnswers, Trouble},
+    probe::{self, Scrape, SideAnswers, Trouble},
     streams::Streams,
 };
 
@@ -33,6 +33,8 @@ const LEAST_BETWEEN_STREAM_LOOKS: Duration = Duration::from_millis(20);
 const STREAMS_COME_UP: Duration = Duration::from_secs(1);
 /// Pause before questions that a ready worker left open are asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
+/// Reads of the load that may fail one after the other before the last figures are no longer believed.
+const STALE_SCRAPES: u32 = 2;
 /// Stands for "never" in a timer.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -61,6 +63,8 @@ pub(crate) struct Supervisor {
     aside: Option<Running<Aside>>,
     last_look: Moment,
     last_scrape: Moment,
+    /// Reads of the load that failed, since the last one that did not.
+    scrapes_failed: u32,
     last_stream_look: Moment,
     /// The state last said, and when the present one began.
     told: Option<WorkerState>,
@@ -76,7 +80,7 @@ struct Running<T> {
 
 /// What was asked beside the looks.
 enum Aside {
-    Load(Option<EngineLoad>),
+    Load(Option<Scrape>),
     Identity(Result<Box<Discovery>, Trouble>),
 }
 
@@ -103,6 +107,7 @@ impl Supervisor {
             aside: None,
             last_look: start,
             last_scrape: start,
+            scrapes_failed: 0,
             last_stream_look: start,
             told: None,
             ready_since: start,
@@ -198,7 +203,7 @@ impl Supervisor {
         } else if scrape_at <= now {
             self.last_scrape = now;
             let asker = self.orders.asker.clone();
-            Box::pin(async move { Aside::Load(probe::engine_load(&asker).await) })
+            Box::pin(async move { Aside::Load(probe::scrape(&asker).await) })
         } else {
             return Some(self.ask_again_at.map_or(scrape_at, |at| at.min(scrape_at)));
         };
@@ -252,8 +257,16 @@ impl Supervisor {
     /// Takes over what was asked beside the looks.
     async fn asked(&mut self, found: Aside) {
         match found {
-            Aside::Load(Some(load)) => self.board.loaded(self.orders.id, load),
-            Aside::Load(None) => {}
+            Aside::Load(Some(scrape)) => {
+                self.scrapes_failed = 0;
+                self.board.scraped(self.orders.id, self.board.clock.now(), &scrape);
+            }
+            Aside::Load(None) => {
+                self.scrapes_failed = self.scrapes_failed.saturating_add(1);
+                if self.scrapes_failed >= STALE_SCRAPES {
+                    self.board.load_unknown(self.orders.id);
+                }
+            }
             Aside::Identity(Ok(mut found)) => {
                 self.identified(&mut found).await;
                 // What was left open once more is left open for a while.
@@ -331,7 +344,6 @@ impl Supervisor {
             view.namespace_model = Some(Arc::clone(base));
             view.ranks = vec![RankView::default(); found.ranks as usize];
             view.num_blocks = metrics.and_then(|metrics| metrics.num_blocks);
-            view.load = found.load.unwrap_or(view.load);
             for target in entry.view.targets() {
                 self.board.index.register(target, Arc::clone(base));
             }
@@ -340,7 +352,9 @@ impl Supervisor {
             warn!(worker = %name, %other, model = %base, "two workers serve one model with different tokenizers: the first one's is used for both");
         }
         let now = self.board.clock.now();
-        if found.load.is_some() {
+        if let Some((at, scrape)) = found.scrape.take() {
+            self.scrapes_failed = 0;
+            self.board.scraped(id, at, &scrape);
             self.last_scrape = now;
         }
         // At once when the worker is in use: that was what the hurry was for.
@@ -392,7 +406,8 @@ impl Supervisor {
     /// When the engine's load is to be read again.
     fn scrape_at(&self) -> Moment {
         let has_metrics = self.board.with(self.orders.id, |entry| {
-            let tells = entry.view.engine == Engine::Vllm || entry.view.load != crate::EngineLoad::default();
+            let told = entry.view.load != crate::EngineLoad::default() || self.scrapes_failed > 0;
+            let tells = entry.view.engine == Engine::Vllm || told;
             entry.view.state == WorkerState::Ready && tells
         });
         let pause = if has_metrics == Some(true) { self.orders.scrape_every } else { NEVER };

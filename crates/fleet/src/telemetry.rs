@@ -10,10 +10,7 @@ use prometheus_client::{
     metrics::MetricType,
 };
 
-use crate::{
-    CacheSource, WorkerState,
-    board::{Board, Entry},
-};
+use crate::{CacheSource, WorkerState, board::Board, entry::Entry};
 
 /// Workers with a label of their own; the counters of the rest are summed as `other`.
 const MOST_WORKERS: usize = 1024;

@@ -27,7 +27,7 @@ pub struct Verdict {
     pub events: &'static str,
     /// Whether the stream can be replayed.
     pub replay: bool,
-    /// How its prompts become tokens: `exact` or `none`.
+    /// How its prompts become tokens: `exact`, `engine` or `none`.
     pub tokenizer: &'static str,
     /// What went wrong and what to do about it, when the worker is not ready.
     pub problem: Option<Arc<str>>,

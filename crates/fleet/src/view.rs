@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kv_blocks::{BlockSize, DpRank, Role, Target, Tier, WorkerId};
+use kv_blocks::{BlockSize, DpRank, Moment, Role, Target, Tier, WorkerId};
 use net::WorkerUrl;
 use time::OffsetDateTime;
 
@@ -100,10 +100,21 @@ pub struct EngineLoad {
     pub kv_usage_ratio: Option<f64>,
 }
 
+/// An engine's own counters of one rank's prefix cache, in tokens. They grow until it restarts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrefixCacheCounters {
+    /// When they were read.
+    pub at: Moment,
+    /// Prompt tokens looked up.
+    pub queries: u64,
+    /// Those of them that were found, in whatever tier.
+    pub hits: u64,
+}
+
 /// One data-parallel rank: the owner of one cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankView {
-    /// Where knowledge of its cache comes from.
+    /// Where knowledge of its cache comes from. Events that are not believed ([`crate::Fleet::trust`]) do not count.
     pub cache: CacheSource,
     /// State of its event stream; `None` when it has none.
     pub stream: Option<&'static str>,
@@ -152,6 +163,8 @@ pub struct WorkerView {
     pub allow_tiers: Vec<Tier>,
     /// The engine's own counters.
     pub load: EngineLoad,
+    /// Times that nobody listened there any more: the process had ended, and with it all that it had been given.
+    pub ended: u64,
     /// What went wrong last; `None` after a success.
     pub last_error: Option<Arc<str>>,
 }

@@ -1,24 +1,27 @@
 //! What every request shares.
 
-use std::{num::NonZero, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use fleet::Fleet;
 use kv_blocks::HashScheme;
 use net::Clock;
+use parity::Book;
+use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use routing::{
     Router,
     receipt::{DecisionIds, Ring},
 };
-use tokio::sync::Semaphore;
 
 use crate::{
     cut_switch::CutSwitch,
     ids::Ids,
+    judge::Judge,
     keys::Keys,
     load_telemetry::LoadCollector,
     metrics::Metrics,
     request::{Identify, StreamLimits},
+    reservations::Reservations,
     retry::{RetryBudget, RetryPermit, RetryRules},
     upstream::Pools,
 };
@@ -61,6 +64,10 @@ pub struct Rules {
     pub scheme: HashScheme,
     /// Longest a prompt may take to tokenise, as predicted; beyond it its text stands for it.
     pub tokenize_budget: Duration,
+    /// A worker whose KV cache is fuller than this share gets nothing; `None` = off.
+    pub busy_threshold: Option<f64>,
+    /// A reservation ends this long after the last call about it.
+    pub reservation_ttl: Duration,
 }
 
 /// Everything [`Gateway::new`] needs.
@@ -72,6 +79,8 @@ pub struct GatewayParts {
     pub router: Arc<Router>,
     /// Where receipts go.
     pub ring: Arc<Ring>,
+    /// Where predictions are judged.
+    pub parity: Arc<Mutex<Book>>,
     /// The clock.
     pub clock: Clock,
     /// The inbound key.
@@ -88,6 +97,7 @@ pub struct Gateway {
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) router: Arc<Router>,
     pub(crate) ring: Arc<Ring>,
+    pub(crate) judge: Judge,
     pub(crate) clock: Clock,
     pub(crate) keys: Keys,
     pub(crate) limits: Limits,
@@ -98,6 +108,7 @@ pub struct Gateway {
     pub(crate) ids: Ids,
     pub(crate) decision_ids: DecisionIds,
     pub(crate) cut: CutSwitch,
+    pub(crate) reservations: Reservations,
     budget: RetryBudget,
 }
 
@@ -108,50 +119,61 @@ pub(crate) struct RequestRules {
     pub(crate) connect_timeout: Duration,
     pub(crate) stream: StreamLimits,
     pub(crate) retry: RetryRules,
+    pub(crate) busy_threshold: Option<f64>,
 }
 
 impl Gateway {
     /// Puts the parts together and registers the metric families.
     pub fn new(parts: GatewayParts, registry: &mut Registry) -> Self {
-        let GatewayParts { fleet, router, ring, clock, keys, limits, rules } = parts;
+        let GatewayParts { fleet, router, ring, parity, clock, keys, limits, rules } = parts;
         let load = LoadCollector { fleet: Arc::clone(&fleet), router: Arc::clone(&router) };
         registry.register_collector(Box::new(load));
         let ids = Ids::new();
+        let pools = Pools::default();
+        let identify = Identify::new(
+            rules.scheme,
+            rules.tokenize_budget,
+            clock,
+            Arc::clone(&fleet),
+            pools.clone(),
+            rules.connect_timeout,
+        );
         Self {
+            judge: Judge::new(parity, Arc::clone(&fleet), clock),
             fleet,
             router,
             ring,
             clock,
             keys,
             limits,
-            identify: Identify {
-                scheme: rules.scheme,
-                budget: rules.tokenize_budget,
-                clock,
-                seats: Arc::new(Semaphore::new(std::thread::available_parallelism().map_or(1, NonZero::get))),
-            },
+            identify,
             budget: RetryBudget::new(rules.retry.budget_ratio),
             rules: RequestRules {
                 timeout: rules.timeout,
                 connect_timeout: rules.connect_timeout,
                 stream: StreamLimits { idle: rules.stream_idle, total: rules.stream_total },
                 retry: rules.retry,
+                busy_threshold: rules.busy_threshold,
             },
+            reservations: Reservations::new(rules.reservation_ttl),
             metrics: Metrics::new(registry),
-            pools: Pools::default(),
+            pools,
             decision_ids: DecisionIds::new(ids.draw()),
             cut: CutSwitch::default(),
             ids,
         }
     }
 
-    /// Tells the router that time has passed. It holds nothing yet, so nothing is released.
+    /// Tells router, parity and reservations that time has passed. The router holds nothing yet, so nothing is released.
     pub(crate) fn tick(&self) {
-        drop(self.router.tick(self.clock.now()));
+        let now = self.clock.now();
+        drop(self.router.tick(now));
+        self.judge.tick(now);
+        self.reservations.tick(now, &self.fleet.snapshot(), &self.ring);
     }
 
-    /// Room for one retry, as a share of the requests in flight.
+    /// Room for one retry, as a share of the requests in flight here: those of reservations are others' to try again.
     pub(crate) fn retry_permit(&self) -> Option<RetryPermit> {
-        self.budget.take(self.router.leases())
+        self.budget.take(self.router.leases().saturating_sub(self.reservations.count()))
     }
 }

@@ -15,18 +15,34 @@ pub(crate) const REQUEST_ID: &str = "x-request-id";
 pub(crate) struct Ids {
     seed: u64,
     next: AtomicU64,
+    /// Lots drawn.
+    lots: AtomicU64,
 }
 
 impl Ids {
     /// A series seeded by the system's randomness.
     pub(crate) fn new() -> Self {
-        Self { seed: RandomState::new().hash_one("warmroute"), next: AtomicU64::new(0) }
+        Self { seed: RandomState::new().hash_one("warmroute"), next: AtomicU64::new(0), lots: AtomicU64::new(0) }
     }
 
     /// A number that no other call returns; also good as a random draw.
     pub(crate) fn draw(&self) -> u64 {
         let step = self.next.fetch_add(1, Ordering::Relaxed);
-        mix(self.seed.wrapping_add(step.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+        mix(self.seed.wrapping_add(step.wrapping_mul(STRIDE)))
+    }
+
+    /// The random number of one decision. A series of its own: what is drawn for anything else does not move it on.
+    pub(crate) fn draw_lot(&self) -> u64 {
+        self.lot(self.lots.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// What [`Ids::draw_lot`] will draw next, so that who is asked about a decision hears of the one that would follow.
+    pub(crate) fn next_lot(&self) -> u64 {
+        self.lot(self.lots.load(Ordering::Relaxed))
+    }
+
+    fn lot(&self, number: u64) -> u64 {
+        mix(mix(self.seed).wrapping_add(number.wrapping_mul(STRIDE)))
     }
 
     /// The client's request id where it is usable, else a new one.
@@ -40,10 +56,16 @@ impl Ids {
 
 /// 1 to 128 visible ASCII characters: nothing that could break a header, a log line or a page.
 fn usable(value: &HeaderValue) -> Option<&str> {
-    let bytes = value.as_bytes();
-    let fine = (1..=128).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic);
-    if fine { value.to_str().ok() } else { None }
+    if is_usable(value.as_bytes()) { value.to_str().ok() } else { None }
 }
+
+/// Whether an id is 1 to 128 visible ASCII characters.
+pub(crate) fn is_usable(id: &[u8]) -> bool {
+    (1..=128).contains(&id.len()) && id.iter().all(u8::is_ascii_graphic)
+}
+
+/// Between two inputs of `mix`, so that they differ in many bits.
+const STRIDE: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The finalizer of SplitMix64: a bijection on 64 bits.
 fn mix(mut z: u64) -> u64 {
@@ -63,6 +85,17 @@ mod tests {
         let ids = Ids::new();
         let drawn: HashSet<u64> = (0..10_000).map(|_| ids.draw()).collect();
         assert_eq!(drawn.len(), 10_000);
+    }
+
+    #[test]
+    fn the_next_lot_is_the_one_that_is_drawn_next_whatever_else_is_drawn() {
+        let ids = Ids::new();
+        for _ in 0..100 {
+            let next = ids.next_lot();
+            ids.draw();
+            assert_eq!((ids.next_lot(), ids.draw_lot()), (next, next));
+            assert_ne!(ids.next_lot(), next);
+        }
     }
 
     #[test]

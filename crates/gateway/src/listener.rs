@@ -7,6 +7,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     sync::{Semaphore, watch},
     task::JoinSet,
+    time::MissedTickBehavior,
 };
 
 use crate::{
@@ -47,12 +48,37 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub async fn serve(
     gateway: Arc<Gateway>,
     listener: net::Listener,
+    phase: watch::Receiver<Phase>,
+    drain_timeout: Duration,
+) -> Drained {
+    // Beside the accepting, which stands still at the limit of connections.
+    let ticking = ticking(Arc::clone(&gateway));
+    tokio::select! {
+        drained = accept_and_drain(gateway, listener, phase, drain_timeout) => drained,
+        never = ticking => match never {},
+    }
+}
+
+async fn ticking(gateway: Arc<Gateway>) -> Infallible {
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => gateway.tick(),
+            () = gateway.judge.changed() => {}
+        }
+        gateway.judge.act();
+    }
+}
+
+async fn accept_and_drain(
+    gateway: Arc<Gateway>,
+    listener: net::Listener,
     mut phase: watch::Receiver<Phase>,
     drain_timeout: Duration,
 ) -> Drained {
     let room = Arc::new(Semaphore::new(gateway.limits.max_connections));
     let mut connections = JoinSet::new();
-    let mut ticks = tokio::time::interval(TICK);
     loop {
         // At the limit new connections wait in the kernel's backlog: nothing is accepted only to be refused.
         let permit = tokio::select! {
@@ -68,10 +94,6 @@ pub async fn serve(
                     continue;
                 }
             },
-            _ = ticks.tick() => {
-                gateway.tick();
-                continue;
-            }
             () = reached(&mut phase, Phase::Drain) => break,
         };
         while connections.try_join_next().is_some() {}

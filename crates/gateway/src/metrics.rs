@@ -7,7 +7,6 @@
 use std::{sync::atomic::AtomicU64, time::Duration};
 
 use dialect::{ErrorCode, Usage};
-
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{
@@ -121,6 +120,8 @@ pub(crate) struct Settled<'a> {
     pub(crate) timing: Option<&'a Timing>,
     pub(crate) won: Option<&'a Won>,
     pub(crate) usage: Option<Usage>,
+    /// `None` for a request that cannot be judged; else its cached tokens, where they are known.
+    pub(crate) judged: Option<Option<u32>>,
 }
 
 /// All families of the request path.
@@ -253,9 +254,13 @@ impl Metrics {
             self.overlap.observe((f64::from(predicted) / f64::from(usage.prompt_tokens)).min(1.0));
         }
         // Counted only where both are known, so that the two totals can be compared.
-        let Some(actual) = usage.cached_tokens else { return };
+        let judged = settled.judged.flatten();
+        let Some(actual) = judged.or(usage.cached_tokens) else { return };
         self.predicted_cached_tokens.get_or_create(&worker).inc_by(u64::from(predicted));
         self.actual_cached_tokens.get_or_create(&worker).inc_by(u64::from(actual));
+        if judged.is_none() {
+            return;
+        }
         let result = match predicted.cmp(&actual) {
             std::cmp::Ordering::Equal => "exact",
             std::cmp::Ordering::Greater => "over",
@@ -286,8 +291,31 @@ impl Metrics {
         ] {
             drop(self.attempts.get_or_create(&ClassResult { class, result: result.as_str() }));
         }
-        for source in [PromptSource::Tokens, PromptSource::Given, PromptSource::TextPrefix, PromptSource::None] {
+        for source in [
+            PromptSource::Tokens,
+            PromptSource::EngineTokenize,
+            PromptSource::Given,
+            PromptSource::TextPrefix,
+            PromptSource::None,
+        ] {
             drop(self.prompt_source.get_or_create(&Source { source: source.as_str() }));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_to_know_a_prompt_has_its_series_from_the_start() {
+        let mut registry = Registry::default();
+        let _metrics = Metrics::new(&mut registry);
+        let mut page = String::new();
+        prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
+        for source in ["tokens", "engine_tokenize", "given", "text_prefix", "none"] {
+            let series = format!("warmroute_prompt_source_total{{source=\"{source}\"}} 0\n");
+            assert!(page.contains(&series), "{series}");
         }
     }
 }

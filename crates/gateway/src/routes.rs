@@ -20,6 +20,18 @@ pub enum Scope {
 pub enum Endpoint {
     /// A generation, through the request path.
     Generate(Dialect),
+    /// Token ids of a prompt.
+    Tokenize,
+    /// The text of token ids.
+    Detokenize,
+    /// Who would get a request, and a place kept there if asked for.
+    Route,
+    /// What a request would add to each worker.
+    PotentialLoads,
+    /// A reservation's prompt is computed: the rest of the path is its id and `/prefill_complete`.
+    PrefillComplete,
+    /// A reservation is over: the rest of the path is its id.
+    FreeReservation,
     /// The list of models.
     Models,
     /// One model: the rest of the path is its id.
@@ -60,12 +72,26 @@ pub enum Body {
 pub static ROUTES: &[Route] = &[
     generation("/v1/chat/completions", Dialect::Chat),
     generation("/v1/completions", Dialect::Completions),
+    posting("/tokenize", Endpoint::Tokenize, Body::Limited),
+    posting("/detokenize", Endpoint::Detokenize, Body::Limited),
+    posting("/v1/route", Endpoint::Route, Body::Limited),
+    posting("/v1/route/potential_loads", Endpoint::PotentialLoads, Body::Limited),
+    posting("/v1/route/", Endpoint::PrefillComplete, Body::None),
+    deleting("/v1/route/", Endpoint::FreeReservation),
     reading("/v1/models", Endpoint::Models, Scope::Inference),
     reading("/v1/models/", Endpoint::Model, Scope::Inference),
     reading("/health", Endpoint::Health, Scope::Public),
     reading("/livez", Endpoint::Live, Scope::Public),
     reading("/readyz", Endpoint::Ready, Scope::Public),
 ];
+
+const fn posting(path: &'static str, endpoint: Endpoint, body: Body) -> Route {
+    Route { method: Method::POST, path, endpoint, scope: Scope::Inference, body }
+}
+
+const fn deleting(path: &'static str, endpoint: Endpoint) -> Route {
+    Route { method: Method::DELETE, path, endpoint, scope: Scope::Inference, body: Body::None }
+}
 
 const fn generation(path: &'static str, dialect: Dialect) -> Route {
     Route {
@@ -99,13 +125,11 @@ pub(crate) fn find(method: &Method, path: &str) -> Found {
         path == route.path
             || (route.path.ends_with('/') && path.len() > route.path.len() && path.starts_with(route.path))
     };
-    match ROUTES.iter().find(here) {
-        Some(route) if route.method == *method => Found::Route(route),
-        // What can be read can be probed: the body of a HEAD reply is dropped by the server.
-        Some(route) if route.method == Method::GET && *method == Method::HEAD => Found::Route(route),
-        Some(route) => Found::OtherMethod(route),
-        None => Found::Nothing,
-    }
+    // What can be read can be probed: the body of a HEAD reply is dropped by the server.
+    let answers = |route: &&Route| route.method == *method || (route.method == Method::GET && *method == Method::HEAD);
+    let mut there = ROUTES.iter().filter(here).peekable();
+    let Some(first) = there.peek().copied() else { return Found::Nothing };
+    there.find(answers).map_or(Found::OtherMethod(first), Found::Route)
 }
 
 #[cfg(test)]

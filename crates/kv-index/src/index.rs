@@ -92,6 +92,25 @@ impl KvIndex {
         }
     }
 
+    /// Says that a target's stream may have lost removals: what it holds more than once counts as held once, and what is
+    /// on trust is over.
+    pub fn hole(&self, target: Target) {
+        self.state.write().hole(target);
+    }
+
+    /// Whether a target is credited with what its stream announces; it is until somebody says otherwise.
+    ///
+    /// One that is not goes by our own decisions alone: by what [`KvIndex::predict`] and [`KvIndex::speculate`] entered.
+    /// What it announces is still kept, so that it can be compared ([`Overlap::announced`]) and counts again once the
+    /// target is trusted again. What was predicted is forgotten then, as it is when the target is cleared: a cache said to
+    /// be empty is not expected to hold anything.
+    pub fn trust(&self, target: Target, trusted: bool) {
+        if self.state.write().trust(target, trusted) {
+            // Beside what is announced it would outlast the removals.
+            self.step_by_step(|state, step| state.clear_promises(target, step));
+        }
+    }
+
     /// Forgets everything a target holds or is expected to hold; its registration stays.
     ///
     /// Lookups and updates get in between, and see a target that holds less and less. What is stored there meanwhile may
@@ -123,7 +142,7 @@ impl KvIndex {
     }
 
     /// Expects `chain` on `target` until `now + ttl`, because a request was just sent there whose events will confirm
-    /// it. Blocks the target is known to hold are left alone.
+    /// it. Blocks the target is known to hold are left alone, unless the target is not trusted ([`KvIndex::trust`]).
     pub fn speculate(
         &self,
         target: Target,

@@ -13,10 +13,16 @@
 //! unconfirmed (speculative or predicted). Whatever goes wrong (no room, unknown parent, contradiction) loses credit.
 //! **Invariant**: a query creates no state.
 //!
-//! Announcing a block twice is the same as announcing it once: a set, not a counter of copies. Engines do announce a
-//! second copy now and then; after the removal of one of the two the block counts as gone until it is announced again.
+//! **Copies.** Engines hold the same block twice now and then: it is stored twice and removed twice. They also repeat what
+//! they have announced, and nothing tells the two apart. On the device a block stored again counts as a copy more, unless
+//! an event from the root repeats it; the first removal leaves the block credited on trust, for as many further removals
+//! as the cache holds blocks. The whole rule is in `copies.rs`. Other tiers are plain sets.
+//!
+//! **Trust.** A target whose announcements turned out wrong can be told to go by predictions alone, see
+//! [`KvIndex::trust`].
 
 mod blocks;
+mod copies;
 mod index;
 mod owner;
 mod parted;

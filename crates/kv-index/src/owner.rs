@@ -9,6 +9,7 @@ use kv_blocks::{BlockSize, EngineHash, Target, Tier};
 
 use crate::{
     blocks::BlockKey,
+    copies::Copies,
     parted::{Parted, Spread},
 };
 
@@ -55,8 +56,11 @@ pub(crate) struct Content {
 pub(crate) struct Owner {
     pub(crate) target: Target,
     pub(crate) model: Option<Arc<str>>,
+    /// Whether lookups go by what it announces.
+    pub(crate) trusted: bool,
     pub(crate) content: [Content; Tier::ALL.len()],
     pub(crate) aliases: Parted<Name, Alias>,
+    pub(crate) copies: Copies,
     block_sizes: Vec<BlockSize>,
     /// Bounded: when full the oldest is forgotten.
     departed: VecDeque<Name>,
@@ -67,8 +71,10 @@ impl Owner {
         Self {
             target,
             model: None,
+            trusted: true,
             content: Default::default(),
             aliases: Parted::new(NAME_PARTS),
+            copies: Copies::default(),
             block_sizes: Vec::new(),
             departed: VecDeque::new(),
         }
@@ -93,8 +99,8 @@ impl Owner {
     }
 
     /// Notes that a name's block left; returns a name that need not be kept any longer.
-    pub(crate) fn depart(&mut self, hash: EngineHash, size: BlockSize) -> Option<Name> {
-        self.departed.push_back((hash, size));
+    pub(crate) fn depart(&mut self, name: Name) -> Option<Name> {
+        self.departed.push_back(name);
         if self.departed.len() > DEPARTED_NAMES { self.departed.pop_front() } else { None }
     }
 

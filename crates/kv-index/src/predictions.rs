@@ -40,13 +40,14 @@ struct Entry {
     stamp: u64,
 }
 
-/// All expected blocks, findable by block, by age and by end.
+/// All expected blocks, findable by block, by owner, by age and by end.
 #[derive(Debug, Default)]
 pub(crate) struct Predictions {
     by_block: HashMap<BlockKey, Vec<Entry>>,
     by_age: BTreeMap<u64, (BlockKey, OwnerId)>,
     by_end: BTreeSet<(Moment, u64)>,
-    by_owner: HashMap<OwnerId, u64>,
+    /// Stamps.
+    by_owner: HashMap<OwnerId, BTreeSet<u64>>,
     stamps: u64,
     speculative: u64,
 }
@@ -78,7 +79,7 @@ impl Predictions {
         }
         self.by_block.entry(key).or_default().push(Entry { owner, promise, stamp });
         self.by_age.insert(stamp, (key, owner));
-        *self.by_owner.entry(owner).or_default() += 1;
+        self.by_owner.entry(owner).or_default().insert(stamp);
         self.by_end.insert((promise.expires, stamp));
         self.speculative += u64::from(promise.kind == Kind::Speculative);
     }
@@ -114,14 +115,10 @@ impl Predictions {
         Some(key)
     }
 
-    /// Whether anything is expected of an owner.
-    pub(crate) fn any_of(&self, owner: OwnerId) -> bool {
-        self.by_owner.contains_key(&owner)
-    }
-
-    /// The first `most` entries with stamps in `range`, by stamp, each with its owner.
-    pub(crate) fn stamped(&self, range: Range<u64>, most: usize) -> Vec<(u64, OwnerId)> {
-        self.by_age.range(range).take(most).map(|(stamp, (_, owner))| (*stamp, *owner)).collect()
+    /// Removes the oldest entry of an owner if its stamp is below `end`; returns its block.
+    pub(crate) fn remove_oldest_of(&mut self, owner: OwnerId, end: u64) -> Option<BlockKey> {
+        let stamp = *self.by_owner.get(&owner)?.first()?;
+        if stamp < end { self.remove_stamped(stamp) } else { None }
     }
 
     /// Owners expected to hold a block.
@@ -146,9 +143,9 @@ impl Predictions {
             self.by_block.remove(&key);
         }
         self.by_age.remove(&entry.stamp);
-        if let Some(count) = self.by_owner.get_mut(&owner) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(stamps) = self.by_owner.get_mut(&owner) {
+            stamps.remove(&entry.stamp);
+            if stamps.is_empty() {
                 self.by_owner.remove(&owner);
             }
         }

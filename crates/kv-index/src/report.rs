@@ -51,8 +51,10 @@ impl TierBlocks {
 pub struct Overlap {
     /// The target.
     pub target: Target,
-    /// The run, by tier.
+    /// The run, by tier; of a target that is not trusted only what is predicted.
     pub blocks: TierBlocks,
+    /// The run by the target's own announcements, by tier; for a trusted target the same as `blocks`.
+    pub announced: TierBlocks,
 }
 
 /// Totals.

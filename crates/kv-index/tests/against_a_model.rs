@@ -1,4 +1,4 @@
-//! Against the plainest thing that could be right: sets of prefixes per target.
+//! Against the plainest thing that could be right: sets of prefixes per target, and a count of each one's copies.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -28,6 +28,8 @@ enum Step {
     RemoveWorker { target: usize },
     Speculate { target: usize, prefix: Prefix, ttl_s: u64 },
     Wait { seconds: u64 },
+    Hole { target: usize },
+    Trust { target: usize, trusted: bool },
 }
 
 fn prefix() -> impl Strategy<Value = Prefix> {
@@ -48,8 +50,10 @@ fn step() -> impl Strategy<Value = Step> {
         1 => target.clone().prop_map(|target| Step::Cleared { target }),
         1 => target.clone().prop_map(|target| Step::Clear { target }),
         1 => target.clone().prop_map(|target| Step::RemoveWorker { target }),
-        2 => (target, prefix(), 1..10_u64)
+        2 => (target.clone(), prefix(), 1..10_u64)
             .prop_map(|(target, prefix, ttl_s)| Step::Speculate { target, prefix, ttl_s }),
+        1 => target.clone().prop_map(|target| Step::Hole { target }),
+        1 => (target, any::<bool>()).prop_map(|(target, trusted)| Step::Trust { target, trusted }),
         1 => (1..5_u64).prop_map(|seconds| Step::Wait { seconds }),
     ]
 }
@@ -84,6 +88,12 @@ struct Model {
     /// What a target has a name for, held or not.
     named: BTreeSet<(usize, Prefix)>,
     expected: BTreeMap<(usize, Prefix), u64>,
+    /// Copies beside the first one, of what is on a device.
+    spare: BTreeMap<(usize, Prefix), u64>,
+    /// What is on trust, with the removal it ends with.
+    on_trust: BTreeMap<(usize, Prefix), u64>,
+    removals: BTreeMap<usize, u64>,
+    distrusted: BTreeSet<usize>,
     now_s: u64,
     orphans: u64,
 }
@@ -96,23 +106,57 @@ impl Model {
                     self.orphans += (prefix.len() - from) as u64;
                     return;
                 }
+                if *tier == Tier::Device {
+                    self.on_trust.remove(&(*target, prefix[..*from].to_vec()));
+                }
+                let mut repeats = *from == 0;
                 for end in from + 1..=prefix.len() {
                     let key = (*target, prefix[..end].to_vec());
-                    self.expected.remove(&key);
+                    if !self.distrusted.contains(target) {
+                        self.expected.remove(&key);
+                    }
                     self.named.insert(key.clone());
-                    self.held.entry(key).or_default().insert(*tier);
+                    repeats &= !self.held.entry(key.clone()).or_default().insert(*tier);
+                    if *tier == Tier::Device {
+                        self.on_trust.remove(&key);
+                        // Seven at most are counted.
+                        let count = |copies: &mut u64| *copies = (*copies + u64::from(!repeats)).min(7);
+                        self.spare.entry(key).and_modify(count).or_insert(0);
+                    }
                 }
             }
             Step::Remove { target, prefix, tier } => {
                 let key = (*target, prefix.clone());
-                if let Some(tiers) = self.held.get_mut(&key) {
-                    tiers.remove(tier);
-                    if tiers.is_empty() {
-                        self.held.remove(&key);
+                if *tier != Tier::Device {
+                    return self.leave(&key, *tier);
+                }
+                *self.removals.entry(*target).or_default() += 1;
+                match self.spare.get_mut(&key) {
+                    Some(spare) if *spare > 0 => {
+                        *spare -= 1;
+                        let copies: u64 = self.spare.range(of(*target)).map(|(_, spare)| 1 + spare).sum();
+                        self.on_trust.insert(key, self.removals[target] + copies);
                     }
+                    _ => self.leave(&key, Tier::Device),
+                }
+                let removals = self.removals[target];
+                self.lapse(*target, |ends| ends <= removals);
+            }
+            Step::Hole { target } => {
+                self.lapse(*target, |_| true);
+                self.spare.range_mut(of(*target)).for_each(|(_, spare)| *spare = 0);
+            }
+            Step::Trust { target, trusted: true } => {
+                if self.distrusted.remove(target) {
+                    self.expected.retain(|(holder, _), _| holder != target);
                 }
             }
+            Step::Trust { target, trusted: false } => {
+                self.distrusted.insert(*target);
+            }
             Step::Cleared { target } => {
+                self.spare.retain(|(holder, _), _| holder != target);
+                self.on_trust.retain(|(holder, _), _| holder != target);
                 self.held.retain(|(holder, _), tiers| {
                     if holder == target {
                         tiers.remove(&Tier::Device);
@@ -124,12 +168,15 @@ impl Model {
             }
             Step::Clear { target } => self.forget(|holder| holder == *target),
             Step::RemoveWorker { target: gone } => {
-                self.forget(|holder| target(holder).worker == target(*gone).worker);
+                let gone = |holder| target(holder).worker == target(*gone).worker;
+                self.forget(gone);
+                self.distrusted.retain(|holder| !gone(*holder));
+                self.removals.retain(|holder, _| !gone(*holder));
             }
             Step::Speculate { target, prefix, ttl_s } => {
                 for end in 1..=prefix.len() {
                     let key = (*target, prefix[..end].to_vec());
-                    if !self.held.contains_key(&key) {
+                    if self.distrusted.contains(target) || !self.held.contains_key(&key) {
                         let until = self.expected.entry(key).or_default();
                         *until = (*until).max(self.now_s + ttl_s);
                     }
@@ -140,7 +187,29 @@ impl Model {
         self.expected.retain(|_, until| *until > self.now_s);
     }
 
+    fn leave(&mut self, key: &(usize, Prefix), tier: Tier) {
+        if tier == Tier::Device {
+            self.spare.remove(key);
+            self.on_trust.remove(key);
+        }
+        if let Some(tiers) = self.held.get_mut(key) {
+            tiers.remove(&tier);
+            if tiers.is_empty() {
+                self.held.remove(key);
+            }
+        }
+    }
+
+    fn lapse(&mut self, target: usize, over: impl Fn(u64) -> bool) {
+        let lapsed = self.on_trust.iter().filter(|(key, ends)| key.0 == target && over(**ends));
+        for key in lapsed.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+            self.leave(&key, Tier::Device);
+        }
+    }
+
     fn forget(&mut self, gone: impl Fn(usize) -> bool) {
+        self.spare.retain(|(holder, _), _| !gone(*holder));
+        self.on_trust.retain(|(holder, _), _| !gone(*holder));
         self.held.retain(|(holder, _), _| !gone(*holder));
         self.named.retain(|(holder, _)| !gone(*holder));
         self.expected.retain(|(holder, _), _| !gone(*holder));
@@ -149,24 +218,39 @@ impl Model {
     fn lookup(&self, prefix: &[u32]) -> Vec<Overlap> {
         let mut overlaps = Vec::new();
         for number in 0..3 {
-            let mut blocks = TierBlocks::default();
-            for end in 1..=prefix.len() {
-                let key = (number, prefix[..end].to_vec());
-                match self.held.get(&key).and_then(|tiers| tiers.first()) {
-                    Some(Tier::Device) => blocks.device += 1,
-                    Some(Tier::Host) => blocks.host += 1,
-                    Some(Tier::Disk) => blocks.disk += 1,
-                    Some(Tier::Remote) => blocks.remote += 1,
-                    None if self.expected.contains_key(&key) => blocks.speculative += 1,
-                    None => break,
-                }
-            }
-            if blocks.total() > 0 {
-                overlaps.push(Overlap { target: target(number), blocks });
+            let (blocks, announced) = if self.distrusted.contains(&number) {
+                (self.run(number, prefix, false, true), self.run(number, prefix, true, false))
+            } else {
+                let both = self.run(number, prefix, true, true);
+                (both, both)
+            };
+            if blocks.total() + announced.total() > 0 {
+                overlaps.push(Overlap { target: target(number), blocks, announced });
             }
         }
         overlaps
     }
+
+    /// The leading blocks a target has, counting what it announced, what is expected of it, or both.
+    fn run(&self, number: usize, prefix: &[u32], announced: bool, expected: bool) -> TierBlocks {
+        let mut blocks = TierBlocks::default();
+        for key in (1..=prefix.len()).map(|end| (number, prefix[..end].to_vec())) {
+            match self.held.get(&key).filter(|_| announced).and_then(|tiers| tiers.first()) {
+                Some(Tier::Device) => blocks.device += 1,
+                Some(Tier::Host) => blocks.host += 1,
+                Some(Tier::Disk) => blocks.disk += 1,
+                Some(Tier::Remote) => blocks.remote += 1,
+                None if expected && self.expected.contains_key(&key) => blocks.speculative += 1,
+                None => break,
+            }
+        }
+        blocks
+    }
+}
+
+/// The keys of one target.
+fn of(target: usize) -> std::ops::Range<(usize, Prefix)> {
+    (target, Vec::new())..(target + 1, Vec::new())
 }
 
 fn apply(index: &KvIndex, step: &Step, now: Moment) {
@@ -201,6 +285,8 @@ fn apply(index: &KvIndex, step: &Step, now: Moment) {
             index.speculate(target(*number), &namespace(), &chain(prefix), now, Duration::from_secs(*ttl_s));
         }
         Step::Wait { .. } => index.expire(now),
+        Step::Hole { target: number } => index.hole(target(*number)),
+        Step::Trust { target: number, trusted } => index.trust(target(*number), *trusted),
     }
 }
 

@@ -15,7 +15,7 @@ mod template;
 mod tokenizer;
 
 pub use artefacts::{Artefacts, LoadError, TemplateSource};
-pub use chat::ChatRequest;
+pub use chat::{ChatRequest, text_only};
 pub use identity::{chat_identity, estimate_tokens, text_identity};
 pub use model::{PromptError, PromptModel, Rendered};
 pub use tokenizer::sample_text;

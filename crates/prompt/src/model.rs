@@ -36,19 +36,23 @@ pub struct Rendered {
     pub tokens: Vec<u32>,
 }
 
-/// Why the engine's token ids cannot be told. None of it is a reason to refuse the request.
+/// Why the engine's token ids cannot be told. None of it is a reason to refuse a generation: the engine has the last word.
 #[derive(Debug, thiserror::Error)]
 pub enum PromptError {
     /// The model has no template that works here.
     #[error("the model has no usable chat template: {0}")]
     NoTemplate(String),
-    /// A field is not JSON that this crate can read.
-    #[error("{field} is not readable: {reason}")]
+    /// A field is not the JSON that it should be. What it is instead is not said: it may be the prompt.
+    #[error("{field} is not readable: {found} at line {line} column {column}")]
     Json {
         /// The request's field.
         field: &'static str,
-        /// In the parser's words.
-        reason: String,
+        /// What is wrong with it, in general.
+        found: &'static str,
+        /// Line in the field's text, from 1 on.
+        line: usize,
+        /// Column in that line, in bytes.
+        column: usize,
     },
     /// The request asks for something whose tokens only the engine knows.
     #[error("{what} is not rendered here, only in the engine")]
@@ -56,12 +60,30 @@ pub enum PromptError {
         /// What it asks for.
         what: String,
     },
-    /// The engine will most likely refuse the request too.
-    #[error("the chat does not fit the template: {0}")]
-    Template(String),
+    /// The engine refuses the request too.
+    #[error("{0}")]
+    Refused(String),
     /// The tokenizer library gave up.
     #[error("the text cannot be tokenised: {0}")]
     Tokenizer(String),
+}
+
+impl PromptError {
+    /// Whether the engine would refuse the request as well. Otherwise only it can say.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Json { .. } | Self::Refused(_))
+    }
+
+    /// A word for it, for logs: the message may quote the request.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::NoTemplate(_) => "no_template",
+            Self::Json { .. } => "json",
+            Self::Unsupported { .. } => "unsupported",
+            Self::Refused(_) => "refused",
+            Self::Tokenizer(_) => "tokenizer",
+        }
+    }
 }
 
 /// A guess until [`PromptModel::set_cost`]: a desktop core with a plain build.
@@ -117,6 +139,12 @@ impl PromptModel {
         Ok((tokens, u32::try_from(new_tokens).unwrap_or(u32::MAX)))
     }
 
+    /// Bytes of a text whose tokens are not known from earlier texts: what [`Self::predicted_cost`] is about. Looking that
+    /// up costs little beside computing them.
+    pub fn new_bytes(&self, text: &str, add_special_tokens: bool) -> usize {
+        self.tokenizer.new_bytes(text, add_special_tokens)
+    }
+
     /// The library that computes token ids: `fastokens`, or `tokenizers` where the other one cannot stand in for it.
     pub fn tokenizer_engine(&self) -> &'static str {
         self.tokenizer.engine()
@@ -128,7 +156,12 @@ impl PromptModel {
         self.tokenizer.self_test()
     }
 
-    /// The text of token ids, special tokens included.
+    /// Each token as the vocabulary spells it, which is not its text. An id that is not in the vocabulary has none.
+    pub fn token_strings(&self, ids: &[u32]) -> Vec<Option<String>> {
+        self.tokenizer.spellings(ids)
+    }
+
+    /// The text of token ids, special tokens included. Ids that are not in the vocabulary have no text.
     pub fn decode(&self, ids: &[u32]) -> Result<String, PromptError> {
         self.tokenizer.decode(ids)
     }
@@ -168,7 +201,7 @@ impl PromptModel {
         self.cost.store((ns_per_byte * 1e3) as u64, Relaxed);
     }
 
-    /// What tokenising this many bytes will cost, about. Rendering costs little beside it.
+    /// What tokenising this many bytes will cost, about, if none of them is known. Rendering costs little beside it.
     pub fn predicted_cost(&self, bytes: usize) -> Duration {
         let picoseconds = self.cost.load(Relaxed).saturating_mul(bytes as u64);
         Duration::from_nanos(picoseconds / 1_000)

@@ -1,32 +1,15 @@
-//! Token ids equal to those that a real vLLM 0.32.0 returned, on every recorded line that it accepted.
+//! Token ids equal to those that a real vLLM 0.32.0 returned, on every recorded line.
 
-use std::path::PathBuf;
+mod recorded;
 
-use prompt::{Artefacts, ChatRequest, PromptModel};
+use prompt::ChatRequest;
+use recorded::{ids, tiny_qwen};
 use serde_json::Value;
 
-fn fixture(name: &str) -> Vec<u8> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/vllm-real").join(name);
-    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-fn tiny_qwen() -> PromptModel {
-    PromptModel::load(Artefacts {
-        tokenizer_json: &fixture("tiny-qwen/tokenizer.json"),
-        tokenizer_config: Some(&fixture("tiny-qwen/tokenizer_config.json")),
-        chat_template: None,
-    })
-    .expect("the fixture is a model's own files")
-}
-
+/// Every recorded line of a kind; the engine accepted them all, so that what it refuses has a file of its own.
 fn lines(kind: &str) -> Vec<Value> {
-    let text = String::from_utf8(fixture("tokens-tiny-qwen.jsonl")).expect("the fixture is text");
-    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("each line is json"));
-    lines.filter(|line| line["kind"] == kind && line["status"] == 200).collect()
-}
-
-fn ids(line: &Value) -> Vec<u32> {
-    serde_json::from_value(line["tokens"].clone()).expect("accepted lines carry ids")
+    let all = recorded::lines("tokens-tiny-qwen.jsonl");
+    all.into_iter().filter(|line| line["kind"] == kind).inspect(|line| assert_eq!(line["status"], 200)).collect()
 }
 
 #[test]
@@ -87,6 +70,17 @@ fn chats_render_and_tokenise_as_in_the_engine() {
     }
     assert!(wrong.is_empty(), "{} of {} differ:\n{}", wrong.len(), lines.len(), wrong.join("\n"));
     assert_eq!(lines.len(), 32);
+}
+
+#[test]
+fn what_is_new_in_a_conversation_is_what_the_turn_adds() {
+    let model = tiny_qwen();
+    let first = "<|im_start|>user\none<|im_end|>\n<|im_start|>assistant\ntwo<|im_end|>";
+    let second = format!("{first}\n<|im_start|>user\nthree<|im_end|>");
+    assert_eq!(model.new_bytes(&second, false), second.len());
+    model.text_tokens(first, false).expect("any text has ids");
+    assert_eq!(model.new_bytes(&second, false), second.len() - first.len());
+    assert_eq!(model.new_bytes(&second, true), second.len(), "special tokens are added to a whole text");
 }
 
 #[test]

@@ -109,7 +109,10 @@ fn templates_that_do_not_end_or_put_out_too_much_are_stopped() {
         for template in bad {
             let error = model(template).chat_text(&chat(r#"[{"role":"user","content":"x"}]"#), 0);
             assert!(
-                matches!(error, Err(PromptError::Template(_) | PromptError::NoTemplate(_))),
+                matches!(
+                    error,
+                    Err(PromptError::Refused(_) | PromptError::Unsupported { .. } | PromptError::NoTemplate(_))
+                ),
                 "{template}: {error:?}"
             );
         }
@@ -133,16 +136,19 @@ fn super_large_template() -> PromptModel {
 fn deep_and_wide_messages_are_rendered_or_refused() {
     on_a_small_stack(|| {
         let model = model("{% for m in messages %}{{ m.tool_calls | tojson }}{{ m.tool_calls }}{% endfor %}");
-        let deep = |levels: usize| {
-            let arguments = format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
-            let call = format!(r#"{{"function":{{"name":"f","arguments":{{"a":{arguments}}}}}}}"#);
-            format!(r#"[{{"role":"assistant","tool_calls":[{call}]}}]"#)
+        let lists = |levels: usize| format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
+        let call = |levels: usize| {
+            let function = format!(r#"{{"name":"f","arguments":"{{\"a\":{}}}"}}"#, lists(levels));
+            format!(r#"[{{"role":"assistant","tool_calls":[{{"id":"c","type":"function","function":{function}}}]}}]"#)
         };
-        assert!(model.chat_text(&chat(&deep(100)), 0).is_ok());
-        assert!(matches!(model.chat_text(&chat(&deep(10_000)), 0), Err(PromptError::Json { field: "messages", .. })));
+        assert!(model.chat_text(&chat(&call(100)), 0).is_ok_and(|text| text.contains(&lists(100))));
+        assert!(matches!(model.chat_text(&chat(&call(10_000)), 0), Err(PromptError::Unsupported { .. })));
+        let extra = format!(r#"[{{"role":"user","extra":{}}}]"#, lists(10_000));
+        assert!(matches!(model.chat_text(&chat(&extra), 0), Err(PromptError::Unsupported { .. })));
         let many = format!("[{}{{\"role\":\"user\"}}]", r#"{"role":"user","content":"x"},"#.repeat(200_000));
         let model = self::model("{% for m in messages %}{{ m.content + m.role }}{% endfor %}");
-        assert!(matches!(model.chat_text(&chat(&many), 0), Err(PromptError::Template(_))), "the fuel is bounded");
+        let error = model.chat_text(&chat(&many), 0);
+        assert!(matches!(error, Err(PromptError::Unsupported { .. })), "the fuel is bounded: {error:?}");
     });
 }
 

@@ -98,13 +98,16 @@ const PARTS: &str = "\
 {% endif %}
 {% endfor %}";
 
+/// A chat of one message.
+const ONE: &str = r#"[{"role":"user","content":"x"}]"#;
+
 const SPECIAL: &str = r#"{"bos_token": "<s>", "eos_token": {"content": "</s>"}}"#;
 
 #[test]
 fn chatml_with_reasoning_and_calls() {
     let model = model(CHATML, "{}");
     let messages = r#"[{"role":"user","content":"q"},
-        {"role":"assistant","content":"<think>old</think>\n\na","tool_calls":[{"type":"function","function":{"name":"f","arguments":"{\"b\":1,\"a\":\"é\"}"}}]},
+        {"role":"assistant","content":"<think>old</think>\n\na","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"b\":1,\"a\":\"é\"}"}}]},
         {"role":"assistant","content":"","reasoning_content":"\nhm\n"}]"#;
     assert_eq!(
         text(&model, &chat(messages)),
@@ -116,18 +119,21 @@ fn chatml_with_reasoning_and_calls() {
 #[test]
 fn variables_of_the_client_reach_the_template() {
     let model = model(CHATML, "{}");
-    let quiet = ChatRequest { chat_template_kwargs: Some(r#"{"enable_thinking":false}"#), ..chat("[]") };
-    assert_eq!(text(&model, &quiet), "<|im_start|>assistant\n<think></think>");
-    for own in [r#"{"messages":[]}"#, r#"{"tokenize":true}"#, r#"{"chat_template":"x"}"#] {
-        let error = model.chat_text(&ChatRequest { chat_template_kwargs: Some(own), ..chat("[]") }, 0);
-        assert!(matches!(error, Err(PromptError::Unsupported { .. })), "{own}");
+    let with = |kwargs| ChatRequest { chat_template_kwargs: Some(kwargs), ..chat(ONE) };
+    let quiet = text(&model, &with(r#"{"enable_thinking":false}"#));
+    assert!(quiet.ends_with("<|im_start|>assistant\n<think></think>"), "{quiet}");
+    let error = model.chat_text(&with(r#"{"messages":[]}"#), 0);
+    assert!(matches!(error, Err(PromptError::Refused(_))), "{error:?}");
+    for own in [r#"{"tools":[]}"#, r#"{"chat_template":"x"}"#] {
+        let error = model.chat_text(&with(own), 0);
+        assert!(matches!(error, Err(PromptError::Unsupported { .. })), "{own}: {error:?}");
     }
 }
 
 #[test]
 fn the_reasoning_effort_reaches_the_template_and_says_whether_to_think() {
     let model = model("{{ reasoning_effort }} {{ enable_thinking }}", "{}");
-    let with = |effort, kwargs| ChatRequest { reasoning_effort: effort, chat_template_kwargs: kwargs, ..chat("[]") };
+    let with = |effort, kwargs| ChatRequest { reasoning_effort: effort, chat_template_kwargs: kwargs, ..chat(ONE) };
     assert_eq!(text(&model, &with(Some("\"high\""), None)), "high True");
     assert_eq!(text(&model, &with(Some("\"none\""), None)), "none False");
     assert_eq!(text(&model, &with(Some("\"none\""), Some(r#"{"enable_thinking":true}"#))), "none True");
@@ -180,7 +186,7 @@ fn a_template_s_own_refusal_is_an_error_with_its_words() {
     assert_eq!(text(&model, &chat(good)), "<s>[INST] a [/INST]b</s>[INST] c [/INST]");
     let error =
         model.chat_text(&chat(r#"[{"role":"assistant","content":"b"}]"#), 0).expect_err("roles do not alternate");
-    assert!(matches!(&error, PromptError::Template(reason) if reason.contains("roles must alternate")), "{error}");
+    assert!(matches!(&error, PromptError::Refused(reason) if reason.contains("roles must alternate")), "{error}");
 }
 
 #[test]
@@ -203,7 +209,7 @@ fn an_open_last_message_ends_where_its_text_ends() {
     assert!(open(BOS_FIRST, "partial ").ends_with("[assistant]partial"), "the template trims");
     assert!(open(PARTS, "p q").ends_with("assistant:\np q"));
     let both = ChatRequest { continue_final_message: true, ..chat(r#"[{"role":"user","content":"q"}]"#) };
-    assert!(matches!(model(CHATML, "{}").chat_text(&both, 0), Err(PromptError::Template(_))));
+    assert!(matches!(model(CHATML, "{}").chat_text(&both, 0), Err(PromptError::Refused(_))));
 }
 
 #[test]
@@ -211,16 +217,12 @@ fn what_only_the_engine_can_render_is_said_not_guessed() {
     let model = model(CHATML, "{}");
     for messages in [
         r#"[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:"}}]}]"#,
-        r#"[{"role":"system","content":"a"},{"role":"developer","content":"b"}]"#,
-        r#"[{"role":"user","content":7}]"#,
-        r#"[{"content":"x"}]"#,
-        r#"["x"]"#,
-        r#"[{"role":"assistant","tool_calls":[{"type":"custom"}]}]"#,
+        r#"[{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"n\":1e999}"}}]}]"#,
     ] {
         let error = model.chat_text(&chat(messages), 0);
         assert!(matches!(error, Err(PromptError::Unsupported { .. })), "{messages}: {error:?}");
     }
-    let own = ChatRequest { chat_template: Some("\"x\""), ..chat("[]") };
+    let own = ChatRequest { chat_template: Some("\"x\""), ..chat(ONE) };
     assert!(matches!(model.chat_text(&own, 0), Err(PromptError::Unsupported { .. })));
     assert!(matches!(
         model.chat_text(&chat(r#"[{"role":"user","content":"\ud800"}]"#), 0),
@@ -232,8 +234,17 @@ fn what_only_the_engine_can_render_is_said_not_guessed() {
 fn a_developer_is_a_system_to_templates_that_do_not_know_the_role() {
     let messages = r#"[{"role":"developer","content":"rules"},{"role":"user","content":"x"}]"#;
     assert!(text(&model(CHATML, "{}"), &chat(messages)).starts_with("<|im_start|>system\nrules"));
-    let knows = format!("{CHATML}{{# developer #}}");
+    let knows = format!("{CHATML}{{# 'developer' #}}");
     assert!(text(&model(&knows, "{}"), &chat(messages)).starts_with("<|im_start|>developer\nrules"));
+    let late = r#"[{"role":"user","content":"x"},{"role":"developer","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},{"role":"system","content":"s"}]"#;
+    assert!(
+        text(&model(CHATML, "{}"), &chat(late))
+            .starts_with("<|im_start|>system\na\nb\n\ns<|im_end|>\n<|im_start|>user")
+    );
+    assert!(
+        text(&model(PARTS, "{}"), &chat(late)).starts_with("system:\na\nb\n\ns\nuser:"),
+        "parts are joined as well"
+    );
 }
 
 #[test]
@@ -242,17 +253,50 @@ fn a_model_may_have_a_template_for_tools() {
     let artefacts =
         Artefacts { tokenizer_json: WORDS.as_bytes(), tokenizer_config: Some(config.as_bytes()), chat_template: None };
     let model = PromptModel::load(artefacts).expect("the test's own files are usable");
-    assert_eq!(text(&model, &chat("[]")), "plain");
-    assert_eq!(text(&model, &ChatRequest { tools: Some("[]"), ..chat("[]") }), "tools 0");
+    assert_eq!(text(&model, &chat(ONE)), "plain");
+    assert_eq!(text(&model, &ChatRequest { tools: Some("[]"), ..chat(ONE) }), "tools 0");
 }
 
 #[test]
 fn a_broken_call_does_not_end_a_conversation() {
     let model = model(CHATML, "{}");
-    for arguments in [r#""{broken""#, r#""[1]""#, r#""""#, "null", "7", "{}"] {
+    for arguments in [r#""{broken""#, r#""[1]""#, r#""""#, r#""null""#, r#""7""#, r#""{}""#] {
         let messages = format!(
-            r#"[{{"role":"assistant","content":null,"tool_calls":[{{"function":{{"name":"f","arguments":{arguments}}}}}]}}]"#
+            r#"[{{"role":"assistant","content":null,"tool_calls":[{{"id":"c","type":"function","function":{{"name":"f","arguments":{arguments}}}}}]}}]"#
         );
         assert!(text(&model, &chat(&messages)).contains("<call>f {}</call>"), "{arguments}");
     }
+}
+
+#[test]
+fn only_the_template_s_own_word_and_a_missing_variable_are_refusals() {
+    let messages = r#"[{"role":"user","content":"a secret prompt","ignored":1e400}]"#;
+    let verdict = |template: &str, messages: &str| {
+        let error = model(template, "{}").chat_text(&chat(messages), 0).expect_err("the render fails");
+        (error.is_refusal(), error.to_string())
+    };
+    let messages_without = r#"[{"role":"user","content":"a secret prompt"}]"#;
+    for template in [
+        "{{ raise_exception('no') }}",
+        "{% macro inner() %}{{ raise_exception(messages | length) }}{% endmacro %}{{ inner() }}",
+        "{{ missing.attribute }}",
+    ] {
+        let (refused, said) = verdict(template, messages_without);
+        assert!(refused && !said.contains("secret"), "{template}: {said}");
+    }
+    for template in [
+        "{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}",
+        "{{ strftime_now('%Q') }}",
+        "{{ strftime_now() }}",
+        "{{ messages | tojson(colour='red') }}",
+        "{{ raise_exception | tojson }}",
+        "{{ messages[0].content + 1 }}",
+        "{{ messages | nothing }}",
+    ] {
+        let (refused, said) = verdict(template, messages_without);
+        assert!(!refused && said.ends_with("only in the engine"), "{template}: {said}");
+        assert!(!said.contains("secret"), "{template}: {said}");
+    }
+    let (refused, said) = verdict("{{ messages[0].content }}", messages);
+    assert!(!refused && said.contains("messages"), "{said}");
 }

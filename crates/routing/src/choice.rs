@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::{
-    CostUnit, Decision, Excluded, Method, Policy, ReservationId, Reserved, Scored,
+    CostUnit, Decision, Excluded, Method, Policy, PotentialLoad, Reserved, Scored,
     policy::{Contender, Price, Scene},
 };
 
-/// A winner with its reservation, and everything that was weighed against it.
+/// A winner, and everything that was weighed against it.
 #[derive(Debug)]
 pub(crate) struct Choice<'a> {
     pub(crate) scene: Scene<'a>,
@@ -18,14 +18,15 @@ pub(crate) struct Choice<'a> {
     /// The winner's place in `order`.
     pub(crate) place: usize,
     pub(crate) unit: CostUnit,
-    pub(crate) reservation: ReservationId,
-    pub(crate) reserved: Reserved,
+    /// The policy that priced.
+    pub(crate) policy: Policy,
+    /// Cold work that targets seen for the first time were taken to have behind them.
+    pub(crate) newcomer_cold_tokens: f64,
 }
 
 /// What the caller knows of a decision besides the choice.
 #[derive(Debug)]
 pub(crate) struct Circumstances {
-    pub(crate) policy: Policy,
     pub(crate) method: Method,
     pub(crate) excluded: Vec<Excluded>,
     pub(crate) hash_us: f64,
@@ -41,12 +42,12 @@ impl Choice<'_> {
 
     /// The decision as the receipt will show it, with at most `kept` candidates (at least winner and runner-up).
     pub(crate) fn decision(&self, circumstances: Circumstances, kept: usize) -> Decision {
-        let Circumstances { policy, method, excluded, hash_us, lookup_us, decide_us } = circumstances;
+        let Circumstances { method, excluded, hash_us, lookup_us, decide_us } = circumstances;
         let runner_up = (0..self.order.len()).find(|place| *place != self.place);
         let surveyed = &self.winner().surveyed;
         let price = |place: usize| &self.prices[self.order[place]];
         Decision {
-            policy,
+            policy: self.policy,
             method,
             cost_unit: self.unit,
             candidates: self.worth_keeping(runner_up, kept.max(2)).into_iter().map(|place| self.row(place)).collect(),
@@ -59,13 +60,34 @@ impl Choice<'_> {
                 .filter(|_| self.unit == CostUnit::Ms)
                 .map(|place| price(place).cost - price(self.place).cost),
             predicted_cached_tokens: surveyed.predicted_cached_tokens,
+            announced_cached_tokens: surveyed.announced_cached_tokens,
             block_size: surveyed.candidate.namespace.block_size.tokens(),
             prompt_blocks: surveyed.prompt_blocks,
-            reserved: self.reserved,
+            reserved: Reserved {
+                prefill_tokens: surveyed.uncached_tokens,
+                decode_blocks: u32::try_from(self.winner().new_blocks()).unwrap_or(u32::MAX),
+            },
             hash_us,
             lookup_us,
             decide_us,
         }
+    }
+
+    /// What each contender would have to compute and to hold with this request, by target.
+    pub(crate) fn potential_loads(&self) -> Vec<PotentialLoad> {
+        let mut loads: Vec<_> = self
+            .scene
+            .contenders
+            .iter()
+            .map(|contender| PotentialLoad {
+                target: contender.target(),
+                name: Arc::clone(&contender.surveyed.candidate.name),
+                prefill_tokens: contender.prefill_tokens_after(),
+                decode_blocks: contender.standing.blocks_after,
+            })
+            .collect();
+        loads.sort_unstable_by_key(|load| load.target);
+        loads
     }
 
     /// Places worth telling of, best first: winner, runner-up, most warm, least loaded, then by rank.

@@ -31,6 +31,8 @@ pub struct Decision {
     pub regret_ms: Option<f64>,
     /// What the engine is expected to report as cached tokens.
     pub predicted_cached_tokens: u32,
+    /// The same by the winner's announcements alone; differs while it is not trusted.
+    pub announced_cached_tokens: u32,
     /// The winner's block size, tokens.
     pub block_size: u32,
     /// Whole blocks of the prompt at the winner's block size.
@@ -154,4 +156,17 @@ pub struct Reserved {
     pub prefill_tokens: u32,
     /// Blocks of the prompt that were not active there before.
     pub decode_blocks: u32,
+}
+
+/// What a target would have to compute and to hold if a request went there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PotentialLoad {
+    /// The target.
+    pub target: Target,
+    /// Its worker's name.
+    pub name: Arc<str>,
+    /// Prompt tokens to compute: those queued there, and those of the request that it does not hold.
+    pub prefill_tokens: u64,
+    /// Blocks of its active sequences and of the request's prompt, shared prefixes counted once.
+    pub decode_blocks: u64,
 }

@@ -19,7 +19,7 @@ pub struct Job<'a> {
     pub prompt_tokens: u32,
     /// How long the reply is expected to be, if the caller knows.
     pub expected_output_tokens: Option<u32>,
-    /// Whether its first token will be seen.
+    /// Who will see its first token.
     pub answer: Answer,
     /// Targets that serve the model and may take the request now, in any order.
     pub candidates: &'a [Candidate],
@@ -39,6 +39,9 @@ pub enum Answer {
     /// Token by token: `first_token` will be called when the prompt is computed.
     #[default]
     Streamed,
+    /// Token by token to somebody else, who sends the request and calls `first_token`. Nobody knows how long it waited
+    /// there before it was sent, so the engine's speed is not learned from it.
+    Elsewhere,
     /// In one piece at the end. Nobody will say when the prompt was computed, so its estimated time is believed.
     Whole,
 }

@@ -7,15 +7,19 @@
 //! **Invariant**: a reservation is freed exactly once, and when none is open every target's load is exactly zero: all
 //! sums are integers.
 
+mod blocks;
+
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::Arc,
     time::Duration,
 };
 
-use kv_blocks::{Moment, SequenceHash, Target, WorkerId};
+use kv_blocks::{Moment, Target, WorkerId};
 use kv_index::Promised;
 
+pub(crate) use blocks::SequenceBlocks;
+
+use self::blocks::COMPARED_BLOCKS;
 use crate::{Answer, ReservationId, decayed::Decayed};
 
 /// Load of one target, as counted from our own decisions.
@@ -37,42 +41,6 @@ const WORK_MEMORY: Duration = Duration::from_secs(30);
 /// Cold tokens given to a target count towards its share this long.
 const COLD_MEMORY: Duration = Duration::from_secs(300);
 
-/// Blocks of one sequence that are compared with other sequences' blocks; later ones count as its own. It bounds the
-/// time under the lock, at the price of counting shared blocks beyond it twice.
-const COMPARED_BLOCKS: usize = 4096;
-
-/// The blocks of one sequence, as the ledger counts them.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct SequenceBlocks {
-    /// Sequence hashes; a prefix of them may be active already.
-    pub(crate) chain: Option<Arc<[SequenceHash]>>,
-    /// Tells equal hashes of different namespaces apart.
-    pub(crate) fingerprint: u64,
-    /// Blocks that no other sequence can share: the partial one at the end, or all when the hashes are unknown.
-    pub(crate) unshared: u64,
-}
-
-impl SequenceBlocks {
-    fn keys(&self) -> impl Iterator<Item = u64> + '_ {
-        self.chain.iter().flat_map(|chain| chain.iter()).take(COMPARED_BLOCKS).map(|hash| self.key(*hash))
-    }
-
-    /// Blocks in all.
-    pub(crate) fn count(&self) -> u64 {
-        self.unshared + self.chain.as_ref().map_or(0, |chain| chain.len() as u64)
-    }
-
-    fn key(&self, hash: SequenceHash) -> u64 {
-        hash.0 ^ self.fingerprint
-    }
-
-    /// Blocks that are counted without comparing.
-    fn uncompared(&self) -> u64 {
-        let beyond = self.chain.as_ref().map_or(0, |chain| chain.len().saturating_sub(COMPARED_BLOCKS));
-        self.unshared + beyond as u64
-    }
-}
-
 /// What a dispatch adds to a target.
 #[derive(Debug)]
 pub(crate) struct Load {
@@ -84,7 +52,7 @@ pub(crate) struct Load {
     /// Estimated time that running sequences take from its prefill.
     pub(crate) interleave_ms: f64,
     pub(crate) blocks: SequenceBlocks,
-    /// Whether its first token will be announced.
+    /// Who will see its first token.
     pub(crate) answer: Answer,
 }
 
@@ -116,26 +84,28 @@ struct Reservation {
 }
 
 impl Ledger {
-    /// Opens accounts for targets not seen before. One that joins a running fleet starts with the others' mean of cold
-    /// work, which fades if it gets none: it is filled over minutes, not flooded at once.
-    pub(crate) fn admit(&mut self, now: Moment, targets: impl Iterator<Item = Target> + Clone) {
-        if targets.clone().all(|target| self.accounts.contains_key(&target)) {
-            return;
-        }
-        let known: Vec<f64> =
-            targets.clone().filter_map(|target| self.account(target)).map(|account| account.cold_tokens(now)).collect();
-        let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
+    /// Cold work that a target without an account counts as having: one that joins a running fleet starts with the
+    /// others' mean, which fades if it gets none, so it is filled over minutes, not flooded at once.
+    pub(crate) fn newcomer_cold_tokens(&self, now: Moment, targets: impl Iterator<Item = Target>) -> f64 {
+        let (sum, known) = targets
+            .filter_map(|target| self.account(target))
+            .fold((0.0, 0u32), |(sum, known), account| (sum + account.cold_tokens(now), known + 1));
+        sum / f64::from(known.max(1))
+    }
+
+    /// Opens accounts for targets not seen before, each with so much cold work behind it.
+    pub(crate) fn admit(&mut self, now: Moment, targets: impl Iterator<Item = Target>, cold_tokens: f64) {
         for target in targets {
             self.accounts.entry(target).or_insert_with(|| {
                 let mut account = Account::default();
-                account.cold_tokens.add(now, mean);
+                account.cold_tokens.add(now, cold_tokens);
                 account
             });
         }
     }
 
-    /// Counts `load` on its target; also says how many of its blocks were not active there before.
-    pub(crate) fn open(&mut self, now: Moment, load: Load) -> (ReservationId, u64) {
+    /// Counts `load` on its target.
+    pub(crate) fn open(&mut self, now: Moment, load: Load) -> ReservationId {
         self.issued += 1;
         let id = ReservationId(self.issued);
         let account = self.accounts.entry(load.target).or_default();
@@ -146,14 +116,15 @@ impl Ledger {
         account.in_flight += 1;
         let us = whole_us(load.prefill_ms);
         account.queue.insert(id, Queued { tokens: load.uncached_tokens, us, answer: load.answer });
+        account.silent += usize::from(load.answer == Answer::Whole);
         account.queued_tokens += u64::from(load.uncached_tokens);
         account.queued_us += us;
         account.last_dispatch = self.issued;
         account.work_ms.add(now, load.prefill_ms);
         account.cold_tokens.add(now, f64::from(load.uncached_tokens));
-        let added = account.add_blocks(&load.blocks);
+        account.add_blocks(&load.blocks);
         self.open.insert(id, Reservation { load, opened: now, alone, decoding: false, promised: Promised::default() });
-        (id, added)
+        id
     }
 
     /// The prompt is computed. Unknown and repeated ids are ignored.
@@ -165,7 +136,7 @@ impl Ledger {
         account.dequeue(now, id);
         account.decode_sequences += 1;
         account.decode_tokens += u64::from(load.prompt_tokens);
-        reservation.alone.then(|| PrefillSample {
+        (reservation.alone && load.answer == Answer::Streamed).then(|| PrefillSample {
             worker: load.target.worker,
             tokens: load.uncached_tokens,
             ms: (now.ms_since(reservation.opened) - load.interleave_ms).max(0.0),
@@ -176,8 +147,7 @@ impl Ledger {
     /// of a reply that is not streamed would stand in the queue until the reply is complete.
     pub(crate) fn pass(&mut self, now: Moment) {
         for account in self.accounts.values_mut() {
-            while let Some((id, over)) = account.silent_head_over(now) {
-                account.dequeue(over, id);
+            for id in account.pass(now) {
                 if let Some(reservation) = self.open.get_mut(&id) {
                     reservation.decoding = true;
                     account.decode_sequences += 1;
@@ -242,6 +212,8 @@ pub(crate) struct Account {
     queue: BTreeMap<ReservationId, Queued>,
     queued_tokens: u64,
     queued_us: u64,
+    /// Those of `queue` whose first token nobody will see.
+    silent: usize,
     /// When the first of `queue` is believed to have started.
     head_since: Moment,
     decode_sequences: u32,
@@ -269,6 +241,7 @@ impl Default for Account {
             queue: BTreeMap::new(),
             queued_tokens: 0,
             queued_us: 0,
+            silent: 0,
             head_since: Moment::START,
             decode_sequences: 0,
             decode_tokens: 0,
@@ -300,12 +273,25 @@ impl Account {
         (self.queued_us as f64 - ran_us).max(0.0) / 1e3
     }
 
-    /// The prefill at the head of the queue, if nobody will announce its end and its estimated time is over; and when
-    /// that was.
-    fn silent_head_over(&self, now: Moment) -> Option<(ReservationId, Moment)> {
-        let (id, head) = self.queue.first_key_value()?;
-        let over = self.head_since + Duration::from_micros(head.us);
-        (head.answer == Answer::Whole && now >= over).then_some((*id, over))
+    /// Takes out the prefills whose end nobody will announce, once their estimated time and that of all before them is
+    /// over. One that was to be announced and never was does not keep back those behind it.
+    fn pass(&mut self, now: Moment) -> Vec<ReservationId> {
+        if self.silent == 0 {
+            return Vec::new();
+        }
+        let mut over = self.head_since;
+        let over_by_now = |(id, queued): (&ReservationId, &Queued)| {
+            over = over + Duration::from_micros(queued.us);
+            (over <= now).then_some((*id, *queued))
+        };
+        let passed = self.queue.iter().map_while(over_by_now).filter(|(_, queued)| queued.answer == Answer::Whole);
+        let passed: Vec<_> = passed.collect();
+        for (id, queued) in &passed {
+            self.unqueue(*id);
+            // Its time was taken from what was queued with it: the rest is to end when it was to end before.
+            self.head_since = self.head_since + Duration::from_micros(queued.us);
+        }
+        passed.into_iter().map(|(id, _)| id).collect()
     }
 
     /// Prompt tokens of the sequences that are generating.
@@ -330,19 +316,17 @@ impl Account {
 
     /// Blocks of `blocks` that are not active here.
     pub(crate) fn new_blocks(&self, blocks: &SequenceBlocks) -> u64 {
-        let compared = blocks.chain.as_deref().map_or(&[][..], |chain| &chain[..chain.len().min(COMPARED_BLOCKS)]);
+        let compared = blocks.compared();
         // Members' prefixes are members, so the active ones are a prefix of the chain.
         let known = compared.partition_point(|hash| self.active.contains_key(&blocks.key(*hash)));
         (compared.len() - known) as u64 + blocks.uncompared()
     }
 
-    fn add_blocks(&mut self, blocks: &SequenceBlocks) -> u64 {
-        let before = self.active.len();
+    fn add_blocks(&mut self, blocks: &SequenceBlocks) {
         for key in blocks.keys() {
             *self.active.entry(key).or_insert(0) += 1;
         }
         self.uncompared += blocks.uncompared();
-        (self.active.len() - before) as u64 + blocks.uncompared()
     }
 
     fn remove_blocks(&mut self, blocks: &SequenceBlocks) {
@@ -362,12 +346,18 @@ impl Account {
     }
 
     fn dequeue(&mut self, now: Moment, id: ReservationId) {
-        if let Some(queued) = self.queue.remove(&id) {
-            self.queued_tokens -= u64::from(queued.tokens);
-            self.queued_us -= queued.us;
+        if self.unqueue(id) {
             // Whoever ended, the engine is believed to be at the start of the next one.
             self.head_since = now;
         }
+    }
+
+    fn unqueue(&mut self, id: ReservationId) -> bool {
+        let Some(queued) = self.queue.remove(&id) else { return false };
+        self.queued_tokens -= u64::from(queued.tokens);
+        self.queued_us -= queued.us;
+        self.silent -= usize::from(queued.answer == Answer::Whole);
+        true
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! [`Router`] is the only decision state machine: `decide` looks up who holds the prompt's blocks, prices every
 //! candidate by the chosen [`Policy`], reserves load on the winner and says so to the index; `first_token` and `done`
-//! move and free that load. [`receipt`] keeps what was decided and what came of it.
+//! move and free that load; `preview` says what `decide` would, and changes nothing. [`receipt`] keeps what was decided and what came of it.
 //!
 //! Nothing here opens a socket, reads a clock or draws a random number: `now` and `random` come in as values, so the
 //! same calls give the same decisions. Nothing here retries, speaks HTTP or knows what a client sent.
@@ -22,9 +22,10 @@ mod rates;
 pub mod receipt;
 mod router;
 mod settings;
+mod state;
 mod survey;
 
-pub use decision::{Decision, Method, Reserved, Scored, WarmTokens};
+pub use decision::{Decision, Method, PotentialLoad, Reserved, Scored, WarmTokens};
 pub use job::{
     Answer, CacheSource, Candidate, ExcludeReason, Excluded, Job, NoStopwatch, Overrides, Pin, Stopwatch, Tiers,
 };

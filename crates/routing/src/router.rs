@@ -7,19 +7,14 @@ use kv_index::{KvIndex, Promised};
 use parking_lot::Mutex;
 
 use crate::{
-    CacheSource, Candidate, Dispatch, ExcludeReason, Excluded, Job, Leg, Method, Plan, Policy, Rates, Refusal,
-    Released, ReservationId, Reserved, RoutingSettings, TargetLoad,
+    CacheSource, Candidate, Decision, Dispatch, ExcludeReason, Excluded, Job, Leg, Method, Plan, PotentialLoad, Rates,
+    Refusal, Released, ReservationId, RoutingSettings, TargetLoad,
     choice::{Choice, Circumstances},
-    choose::{order, pick},
-    ledger::{Account, Ledger, Load, SequenceBlocks},
-    policy::{Contender, Rules, Scene, Standing},
-    rates::RateBook,
-    survey::{Survey, Surveyed, survey},
+    ledger::SequenceBlocks,
+    policy::Contender,
+    state::State,
+    survey::{Survey, survey},
 };
-
-/// What a reply is taken to be long when nobody says, and at most: limits that clients send are no forecasts.
-const EXPECTED_OUTPUT_TOKENS: u32 = 200;
-const EXPECTED_OUTPUT_MOST: u32 = 1024;
 
 /// The decision state machine. Shared by all requests; every call holds its one lock for a few lines.
 ///
@@ -73,13 +68,6 @@ pub struct Router {
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    ledger: Ledger,
-    rates: RateBook,
-    rules: Rules,
-}
-
 impl Router {
     /// A router with no load, deciding by what `index` knows.
     pub fn new(settings: RoutingSettings, index: Arc<KvIndex>) -> Self {
@@ -90,35 +78,72 @@ impl Router {
     ///
     /// Never holds a job yet. Refuses only when nothing is eligible.
     pub fn decide(&self, now: Moment, job: &Job<'_>) -> Dispatch {
+        let (weighed, reservation) = match self.weigh(now, job, |state, choice| state.reserve(now, job, choice)) {
+            Ok(found) => found,
+            Err(refusal) => return Dispatch::Refused(refusal),
+        };
+        if let Some(promised) = self.expect_blocks(now, &weighed.choice) {
+            self.state.lock().ledger.promised(reservation, promised);
+        }
+        Dispatch::Plan(Box::new(Plan {
+            reservation,
+            prefill: None,
+            decode: Leg { target: weighed.choice.winner().target() },
+            decision: weighed.decision(job, self.settings.kept_candidates),
+        }))
+    }
+
+    /// What [`Router::decide`] would decide now, with nothing changed by asking: no load, no entry in the index, no turn
+    /// used up.
+    ///
+    /// # Errors
+    ///
+    /// The refusal that `decide` would answer.
+    pub fn preview(&self, now: Moment, job: &Job<'_>) -> Result<Decision, Refusal> {
+        let (weighed, ()) = self.weigh(now, job, |_, _| ())?;
+        Ok(weighed.decision(job, self.settings.kept_candidates))
+    }
+
+    /// What every eligible target would have to compute and to hold if `job` went there, in the order of the targets;
+    /// changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// The refusal that `decide` would answer.
+    pub fn potential_loads(&self, now: Moment, job: &Job<'_>) -> Result<Vec<PotentialLoad>, Refusal> {
+        let (weighed, ()) = self.weigh(now, job, |_, _| ())?;
+        Ok(weighed.choice.potential_loads())
+    }
+
+    /// Surveys, prices and chooses. `settle` is called under the same lock as the choice, so that of two requests at once
+    /// the second knows of the first; what it leaves out does not happen.
+    fn weigh<'a, T>(
+        &self,
+        now: Moment,
+        job: &Job<'a>,
+        settle: impl FnOnce(&mut State, &Choice<'a>) -> T,
+    ) -> Result<(Weighed<'a>, T), Refusal> {
         let started_us = job.stopwatch.elapsed_us();
         let policy = job.policy.unwrap_or(self.settings.policy);
         let allowed = |candidate: &Candidate| job.pin.is_none_or(|pin| pin.allows(candidate.target));
         let mut excluded = job.excluded.to_vec();
         excluded.extend(job.candidates.iter().filter(|candidate| !allowed(candidate)).map(not_pinned));
         if !job.candidates.iter().any(allowed) {
-            return Dispatch::Refused(Refusal { policy, excluded });
+            return Err(Refusal { policy, excluded });
         }
 
         let asked_us = job.stopwatch.elapsed_us();
-        let Survey { contenders, hash_us } =
+        let Survey { mut contenders, hash_us } =
             survey(&self.index, now, job, job.candidates.iter().filter(|candidate| allowed(candidate)));
-        let answered_us = job.stopwatch.elapsed_us();
-
-        let choice = self.choose_and_reserve(now, job, policy, contenders);
-        if let Some(promised) = self.expect_blocks(now, &choice) {
-            self.state.lock().ledger.promised(choice.reservation, promised);
+        let lookup_us = job.stopwatch.elapsed_us() - asked_us - hash_us;
+        if !self.settings.track_active_blocks {
+            contenders.iter_mut().for_each(|surveyed| surveyed.blocks = SequenceBlocks::default());
         }
 
-        let lookup_us = answered_us - asked_us - hash_us;
-        let method = method(job, choice.order.len());
-        let decide_us = job.stopwatch.elapsed_us() - started_us - lookup_us - hash_us;
-        let circumstances = Circumstances { policy, method, excluded, hash_us, lookup_us, decide_us };
-        Dispatch::Plan(Box::new(Plan {
-            reservation: choice.reservation,
-            prefill: None,
-            decode: Leg { target: choice.winner().target() },
-            decision: choice.decision(circumstances, self.settings.kept_candidates),
-        }))
+        let state = &mut *self.state.lock();
+        let choice = state.choose(now, job, policy, &self.settings, contenders);
+        let settled = settle(state, &choice);
+        Ok((Weighed { choice, excluded, started_us, hash_us, lookup_us }, settled))
     }
 
     /// The first token of a reservation has come: its prompt is computed.
@@ -176,53 +201,6 @@ impl Router {
         self.state.lock().ledger.open_reservations()
     }
 
-    /// The part under the lock: prices, choice and reservation see one state of the fleet, so that of two requests at
-    /// once the second knows of the first.
-    fn choose_and_reserve<'a>(
-        &self,
-        now: Moment,
-        job: &Job<'_>,
-        policy: Policy,
-        mut surveyed: Vec<Surveyed<'a>>,
-    ) -> Choice<'a> {
-        if !self.settings.track_active_blocks {
-            surveyed.iter_mut().for_each(|surveyed| surveyed.blocks = SequenceBlocks::default());
-        }
-        let output = job.expected_output_tokens.unwrap_or(EXPECTED_OUTPUT_TOKENS);
-        let overlap_weight = job.overrides.overlap_weight.unwrap_or(self.settings.overlap_weight);
-        let temperature = job.overrides.temperature.unwrap_or(self.settings.temperature);
-
-        let state = &mut *self.state.lock();
-        state.ledger.pass(now);
-        state.ledger.admit(now, surveyed.iter().map(|surveyed| surveyed.candidate.target));
-        let scene = Scene {
-            random: job.random,
-            overlap_weight: if overlap_weight.is_finite() { overlap_weight.clamp(0.0, 100.0) } else { 1.0 },
-            medium_weights: self.settings.medium_weights,
-            prompt_tokens: job.prompt_tokens,
-            expected_output_tokens: output.clamp(1, EXPECTED_OUTPUT_MOST),
-            contenders: surveyed
-                .into_iter()
-                .map(|surveyed| Contender { standing: state.standing(now, &surveyed), surveyed })
-                .collect(),
-        };
-        let rule = state.rules.of(policy);
-        let prices = rule.price(&scene);
-        let order = order(&prices, job.random);
-        let place = if rule.draws() { pick(&prices, &order, temperature, job.random) } else { 0 };
-        let Contender { surveyed, standing } = &scene.contenders[order[place]];
-        if job.pin.is_none() {
-            // Who was asked for by name has not used up a turn.
-            rule.chosen(&surveyed.candidate.namespace.model, surveyed.candidate.target);
-        }
-        let (reservation, added) = state.ledger.open(now, load(job, surveyed, standing));
-        let reserved = Reserved {
-            prefill_tokens: surveyed.uncached_tokens,
-            decode_blocks: u32::try_from(added).unwrap_or(u32::MAX),
-        };
-        Choice { unit: state.rules.of(policy).unit(), scene, prices, order, place, reservation, reserved }
-    }
-
     /// Tells the index what the winner is about to hold.
     ///
     /// Without events that is all it will ever know. With events the entry bridges the time until the engine says so
@@ -245,36 +223,21 @@ impl Router {
     }
 }
 
-impl State {
-    fn standing(&self, now: Moment, surveyed: &Surveyed<'_>) -> Standing {
-        let candidate = surveyed.candidate;
-        let account = self.ledger.account(candidate.target);
-        let known = |figure: fn(&Account, Moment) -> f64| account.map_or(0.0, |account| figure(account, now));
-        let load = account.map_or_else(TargetLoad::default, Account::load);
-        let new_blocks =
-            || account.map_or_else(|| surveyed.blocks.count(), |account| account.new_blocks(&surveyed.blocks));
-        Standing {
-            load,
-            backlog_ms: known(Account::backlog_ms),
-            decode_tokens: account.map_or(0, Account::decode_tokens),
-            work_ms: known(Account::work_ms),
-            cold_tokens: known(Account::cold_tokens),
-            last_dispatch: account.map_or(0, Account::last_dispatch),
-            blocks_after: candidate.total_blocks.map(|_| load.decode_blocks + new_blocks()),
-            rates: self.rates.of(candidate.target.worker),
-        }
-    }
+/// A choice, and what the caller knows of how it came about.
+struct Weighed<'a> {
+    choice: Choice<'a>,
+    excluded: Vec<Excluded>,
+    started_us: f64,
+    hash_us: f64,
+    lookup_us: f64,
 }
 
-fn load(job: &Job<'_>, surveyed: &Surveyed<'_>, standing: &Standing) -> Load {
-    Load {
-        target: surveyed.candidate.target,
-        prompt_tokens: job.prompt_tokens,
-        uncached_tokens: surveyed.uncached_tokens,
-        prefill_ms: standing.rates.prefill_ms(f64::from(surveyed.uncached_tokens)),
-        interleave_ms: standing.rates.step_ms(standing.load.decode_sequences, standing.decode_tokens),
-        blocks: surveyed.blocks.clone(),
-        answer: job.answer,
+impl Weighed<'_> {
+    fn decision(self, job: &Job<'_>, kept: usize) -> Decision {
+        let Self { choice, excluded, started_us, hash_us, lookup_us } = self;
+        let method = method(job, choice.order.len());
+        let decide_us = job.stopwatch.elapsed_us() - started_us - lookup_us - hash_us;
+        choice.decision(Circumstances { method, excluded, hash_us, lookup_us, decide_us }, kept)
     }
 }
 

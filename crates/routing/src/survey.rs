@@ -23,6 +23,8 @@ pub(crate) struct Surveyed<'a> {
     pub(crate) warm: WarmTokens,
     /// What the engine would report as cached.
     pub(crate) predicted_cached_tokens: u32,
+    /// The same if only its own announcements counted.
+    pub(crate) announced_cached_tokens: u32,
     /// What it would have to compute.
     pub(crate) uncached_tokens: u32,
     /// Whole blocks of the prompt.
@@ -88,16 +90,19 @@ impl<'a> Group<'a> {
         Self { namespace, fingerprint: hasher.finish(), chain, overlaps, hash_us }
     }
 
-    fn held(&self, target: Target) -> TierBlocks {
+    /// What a target holds, and what it announced.
+    fn overlap(&self, target: Target) -> (TierBlocks, TierBlocks) {
         self.overlaps
             .binary_search_by_key(&target, |overlap| overlap.target)
-            .map_or_else(|_| TierBlocks::default(), |found| self.overlaps[found].blocks)
+            .map_or_else(|_| Default::default(), |found| (self.overlaps[found].blocks, self.overlaps[found].announced))
     }
 }
 
 fn surveyed<'a>(job: &Job<'_>, candidate: &'a Candidate, group: &Group<'_>) -> Surveyed<'a> {
     let size = candidate.namespace.block_size;
-    let held = reused(group.held(candidate.target), candidate.tiers);
+    let (found, announced) = group.overlap(candidate.target);
+    let held = reused(found, candidate.tiers);
+    let announced = reused(announced, candidate.tiers).total();
     let tokens = |blocks: u32| blocks.saturating_mul(size.tokens());
     let warm = WarmTokens {
         device: tokens(held.device),
@@ -117,6 +122,7 @@ fn surveyed<'a>(job: &Job<'_>, candidate: &'a Candidate, group: &Group<'_>) -> S
         held,
         warm,
         predicted_cached_tokens,
+        announced_cached_tokens: tokens(announced).min(most),
         uncached_tokens: job.prompt_tokens - predicted_cached_tokens,
         prompt_blocks: whole,
         chain: group.chain.clone(),
@@ -138,5 +144,59 @@ fn reused(held: TierBlocks, tiers: Tiers) -> TierBlocks {
         disk: kept(Tier::Disk, held.disk),
         remote: kept(Tier::Remote, held.remote),
         speculative: held.speculative,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kv_blocks::{BlockSize, DpRank, Identity, WorkerId};
+
+    use super::*;
+    use crate::{Answer, CacheSource, NoStopwatch, Overrides};
+
+    #[test]
+    fn what_is_announced_in_a_tier_that_is_not_reused_counts_for_nobody() {
+        let namespace = Namespace {
+            model: "m".into(),
+            lora: None,
+            salt: None,
+            block_size: BlockSize::new(16).expect("a block size"),
+            identity: Identity::Tokens,
+        };
+        let candidate = Candidate {
+            target: Target { worker: WorkerId(1), rank: DpRank(0) },
+            name: "w1".into(),
+            namespace: namespace.clone(),
+            weight: 1.0,
+            cache: CacheSource::Predicted,
+            total_blocks: None,
+            tiers: Tiers::default(),
+            stream_state: None,
+            health: "ready",
+        };
+        let job = Job {
+            policy: None,
+            pin: None,
+            blocks: None,
+            prompt_tokens: 200,
+            expected_output_tokens: None,
+            answer: Answer::Streamed,
+            candidates: &[],
+            excluded: &[],
+            random: 0,
+            overrides: Overrides::default(),
+            stopwatch: &NoStopwatch,
+        };
+        let found = |blocks| {
+            let announced = TierBlocks { device: 3, remote: 4, ..TierBlocks::default() };
+            let overlaps = vec![Overlap { target: candidate.target, blocks, announced }];
+            let group = Group { namespace: &namespace, fingerprint: 0, chain: None, overlaps, hash_us: 0.0 };
+            let found = surveyed(&job, &candidate, &group);
+            (found.predicted_cached_tokens, found.announced_cached_tokens)
+        };
+        // A target that is not trusted is credited with what is predicted, whatever it announced.
+        assert_eq!(found(TierBlocks::default()), (0, 3 * 16));
+        assert_eq!(found(TierBlocks { speculative: 5, ..TierBlocks::default() }), (5 * 16, 3 * 16));
+        assert_eq!(found(TierBlocks { device: 3, remote: 4, ..TierBlocks::default() }), (3 * 16, 3 * 16));
     }
 }

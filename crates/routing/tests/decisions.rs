@@ -106,6 +106,21 @@ fn a_tier_that_the_engine_does_not_reuse_is_not_counted() {
 }
 
 #[test]
+fn what_an_untrusted_target_announces_is_told_beside_what_is_believed_of_it() {
+    let fleet = Fleet::with(1, Policy::Warm);
+    fleet.stored(1, &tokens(1, 10), Tier::Device);
+    fleet.stored(1, &tokens(2, 10), Tier::Remote);
+    let told = |topic| {
+        let decision = fleet.preview(NOW, &ask(tokens(topic, 10))).expect("one worker is free");
+        (decision.predicted_cached_tokens, decision.announced_cached_tokens)
+    };
+    assert_eq!(told(1), (9 * BLOCK, 9 * BLOCK), "trusted: both are what it announced, less the last token");
+    assert_eq!(told(2), (0, 0), "neither counts a tier that it does not reuse");
+    fleet.index.trust(target(1), false);
+    assert_eq!(told(1), (0, 9 * BLOCK));
+}
+
+#[test]
 fn adapters_and_salts_do_not_warm_each_other() {
     let mut fleet = Fleet::with(2, Policy::Warm);
     fleet.stored(1, &tokens(1, 10), Tier::Device);

@@ -57,6 +57,37 @@ fn the_prompt_of_a_reply_that_is_not_streamed_leaves_the_queue_when_its_time_is_
 }
 
 #[test]
+fn a_first_token_that_is_never_announced_keeps_back_no_prompt_behind_it() {
+    let fleet = Fleet::with(1, Policy::Warm);
+    let asked = |answer, seed| fleet.plan(at_ms(0), &Ask { answer, ..ask(tokens(seed, 70)) }).reservation;
+    // 160 ms each, as above. Whoever holds the first place never says a word.
+    let ids = [Answer::Elsewhere, Answer::Whole, Answer::Whole, Answer::Streamed, Answer::Whole].into_iter().zip(1..);
+    let ids: Vec<_> = ids.map(|(answer, seed)| asked(answer, seed)).collect();
+    for (ms, queued) in [(310, 5), (330, 4), (470, 4), (490, 3), (790, 3), (810, 2), (60_000, 2)] {
+        fleet.router.tick(at_ms(ms));
+        assert_eq!(fleet.router.load(target(1)).queued_prefill_tokens, queued * 1120, "after {ms} ms");
+    }
+    for id in ids {
+        fleet.router.done(at_ms(60_000), id);
+    }
+    assert_idle(&fleet);
+}
+
+#[test]
+fn a_first_token_told_by_somebody_else_moves_load_and_teaches_no_speed() {
+    let fleet = Fleet::with(1, Policy::Warm);
+    for n in 0..40 {
+        let id = fleet.plan(at_ms(n), &Ask { answer: Answer::Elsewhere, ..ask(tokens(1, 70)) }).reservation;
+        fleet.router.first_token(at_ms(n + 60_000), id);
+        let load = fleet.router.load(target(1));
+        assert_eq!((load.queued_prefill_tokens, load.decode_sequences), (0, 1));
+        fleet.router.done(at_ms(n + 60_000), id);
+    }
+    assert_eq!(fleet.router.rates(WorkerId(1)).samples, 0);
+    assert_idle(&fleet);
+}
+
+#[test]
 fn shared_prefixes_are_counted_once_and_leave_with_their_last_user() {
     let fleet = Fleet::with(1, Policy::Warm);
     let mut fork = tokens(1, 10);

@@ -20,6 +20,10 @@ pub(crate) enum Command {
     Engine(Box<EngineArgs>),
     /// Simulated engines, the router and a multi-turn workload: `warm` beside `round_robin`, measured now.
     Demo(DemoArgs),
+    /// Check that router and engines agree, before traffic: each failure names its fix.
+    Doctor(Box<crate::doctor_command::DoctorArgs>),
+    /// Say who would get a request, and why.
+    Explain(Box<crate::explain::ExplainArgs>),
     /// Check and show configurations.
     Config(ConfigArgs),
 }
@@ -54,8 +58,8 @@ pub(crate) struct ServeArgs {
     /// Where operators connect [default: 127.0.0.1:9191].
     #[arg(long, value_name = "ADDR")]
     pub(crate) admin_listen: Option<String>,
-    /// How a worker is chosen [default: warm].
-    #[arg(long, alias = "router-mode", value_name = "NAME")]
+    /// How a worker is chosen: warm, kv_aware, dynamo_cost (or kv), least_loaded, round_robin, random [default: warm].
+    #[arg(long, visible_alias = "router-mode", value_name = "NAME")]
     pub(crate) policy: Option<String>,
     /// Directory with tokenizer.json for a model; repeat for more.
     #[arg(long = "tokenizer", value_name = "MODEL=DIR")]
@@ -102,7 +106,7 @@ impl FromStr for Pair {
 /// Flags of the decision.
 #[derive(Args, Debug)]
 pub(crate) struct RoutingArgs {
-    /// Weight of cached prefixes, 0 to 100.
+    /// Weight of cached prefixes, 0 to 100; at 0 caches do not count and no KV events are followed [default: 1.0].
     #[arg(long, value_name = "WEIGHT")]
     pub(crate) kv_overlap_score_weight: Option<f64>,
     /// 0 takes the lowest cost, above it draws by cost, up to 10.
@@ -111,18 +115,21 @@ pub(crate) struct RoutingArgs {
     /// Follow no KV events: predict caches from own decisions.
     #[arg(long)]
     pub(crate) no_kv_events: bool,
-    /// How long a predicted block is believed.
+    /// How long a predicted block is believed, for workers without events [default: 120s].
     #[arg(long, value_name = "DURATION")]
     pub(crate) router_ttl: Option<String>,
-    /// Most predicted blocks.
+    /// Most predicted blocks, for workers without events [default: 1048576].
     #[arg(long, value_name = "BLOCKS")]
     pub(crate) router_max_tree_size: Option<u64>,
-    /// Share of them that stays when there are more.
+    /// Share of them that stays when there are more [default: 0.8].
     #[arg(long, value_name = "RATIO")]
     pub(crate) router_prune_target_ratio: Option<f64>,
     /// Do not count blocks of running requests.
     #[arg(long)]
     pub(crate) no_track_active_blocks: bool,
+    /// A worker whose KV cache is fuller than this share, 0.0 to 1.0, gets nothing [default: off].
+    #[arg(long, value_name = "RATIO")]
+    pub(crate) busy_threshold: Option<f64>,
 }
 
 /// Flags of the log.

@@ -1,5 +1,9 @@
 //! Limits of this process.
 
+use std::num::NonZeroU32;
+
+use doctor::FileLimit;
+
 /// Descriptors kept for workers, events, the admin listener and logs.
 const RESERVED: u64 = 512;
 /// More client connections than this are never accepted by default.
@@ -9,9 +13,28 @@ const USUAL: u64 = 1024;
 
 /// Client connections to accept at once: a connection costs up to two descriptors, its own and its worker's.
 pub(crate) fn max_connections() -> usize {
-    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let fits = (open_files(&limits).unwrap_or(USUAL).saturating_sub(RESERVED) / 2).clamp(64, MOST);
-    usize::try_from(fits).unwrap_or(64)
+    usize::try_from(fitting(open_files_here().unwrap_or(USUAL))).unwrap_or(64)
+}
+
+/// What the limit of open files allows, and what as many clients as would be accepted need of it. `configured` is
+/// `server.max_connections`. `None` where the system does not tell.
+pub(crate) fn files(configured: Option<NonZeroU32>) -> Option<FileLimit> {
+    let limit = open_files_here()?;
+    let fitting = fitting(limit);
+    let accepted = configured.map_or(fitting, |most| u64::from(most.get()));
+    Some(FileLimit {
+        limit,
+        needed: RESERVED + 2 * accepted,
+        fitting_connections: usize::try_from(fitting).unwrap_or(64),
+    })
+}
+
+fn fitting(open_files: u64) -> u64 {
+    (open_files.saturating_sub(RESERVED) / 2).clamp(64, MOST)
+}
+
+fn open_files_here() -> Option<u64> {
+    open_files(&std::fs::read_to_string("/proc/self/limits").unwrap_or_default())
 }
 
 /// The soft limit of open files in the text of `/proc/self/limits`.

@@ -3,7 +3,9 @@
 mod cli;
 mod config_command;
 mod demo;
+mod doctor_command;
 mod engine;
+mod explain;
 mod limits;
 mod logging;
 mod output;
@@ -22,6 +24,8 @@ fn main() -> ExitCode {
         cli::Command::Serve(args) => serve::run(&args),
         cli::Command::Engine(args) => engine::run(*args),
         cli::Command::Demo(args) => demo::run(&args),
+        cli::Command::Doctor(args) => doctor_command::run(&args),
+        cli::Command::Explain(args) => explain::run(&args),
         cli::Command::Config(args) => config_command::run(&args),
     }
 }

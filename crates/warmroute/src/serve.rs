@@ -20,20 +20,12 @@ const CUT_STREAMS: u8 = 3;
 
 /// Checks everything that can be checked before a port is bound, then serves until a signal.
 pub(crate) fn run(args: &ServeArgs) -> ExitCode {
-    let settings = match settings::load(args.config.as_deref(), settings::environment(), &settings::overrides(args)) {
-        Ok(settings) => settings,
+    let (settings, token) = match checked(args) {
+        Ok(checked) => checked,
         Err(problems) => return settings::refuse(&problems),
     };
-    let mut problems = model_file_problems(&settings);
-    problems.extend(no_workers(&settings));
-    let token = token(&settings).unwrap_or_else(|more| {
-        problems.extend(more);
-        None
-    });
-    if !problems.is_empty() {
-        return settings::refuse(&problems);
-    }
     logging::start(&settings.logging);
+    warn_of_idle_settings(&settings);
     let extras = Extras {
         keys: settings::api_key(args).as_deref().map_or_else(Keys::default, Keys::one),
         token,
@@ -47,6 +39,18 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
         Ok(runtime) => runtime.block_on(serve(settings, extras, args.print_ready)),
         Err(error) => fail(&format!("the runtime could not be started: {error}")),
     }
+}
+
+/// Everything that can be checked before a port is bound or a worker asked.
+pub(crate) fn checked(args: &ServeArgs) -> Result<(Settings, Option<Token>), Vec<Problem>> {
+    let settings = settings::load(args.config.as_deref(), settings::environment(), &settings::overrides(args))?;
+    let mut problems = model_file_problems(&settings);
+    problems.extend(no_workers(&settings));
+    let token = token(&settings).unwrap_or_else(|more| {
+        problems.extend(more);
+        None
+    });
+    if problems.is_empty() { Ok((settings, token)) } else { Err(problems) }
 }
 
 async fn serve(settings: Settings, extras: Extras, print_ready: bool) -> ExitCode {
@@ -110,6 +114,25 @@ fn no_workers(settings: &Settings) -> Option<Problem> {
     let message = "there is no engine to route to: add `-w http://127.0.0.1:8000` for each, or a list `workers` to the \
                    file of -c (an empty list starts without any)";
     Some(Problem::bad_value("workers", "", message))
+}
+
+/// What governs prediction touches no worker whose events are followed: who sets it may expect otherwise.
+fn warn_of_idle_settings(settings: &Settings) {
+    const PREDICTION: [(&str, &str); 3] = [
+        ("kv_events.prediction.ttl", "--router-ttl"),
+        ("kv_events.prediction.max_blocks", "--router-max-tree-size"),
+        ("kv_events.prediction.prune_target_ratio", "--router-prune-target-ratio"),
+    ];
+    if !settings.kv_events.enabled {
+        return;
+    }
+    for (key, flag) in PREDICTION.into_iter().filter(|(key, _)| settings.is_set(key)) {
+        tracing::warn!(
+            key,
+            flag,
+            "set while KV events are followed: it governs only workers without live events; --no-kv-events predicts all"
+        );
+    }
 }
 
 fn token(settings: &Settings) -> Result<Option<Token>, Vec<Problem>> {

@@ -12,11 +12,13 @@ use crate::{
 /// The exit code of a bad configuration.
 pub(crate) const BAD_CONFIGURATION: u8 = 78;
 /// The exit code of a bad flag.
-const BAD_FLAG: u8 = 2;
+pub(crate) const BAD_FLAG: u8 = 2;
 /// Holds the key that clients must send, where it is not to stand on the command line.
 const API_KEY: &str = "WARMROUTE_API_KEY";
+/// Holds the admin token for commands that ask a running router.
+pub(crate) const ADMIN_TOKEN: &str = "WARMROUTE_ADMIN_TOKEN";
 /// Variables that are no configuration keys.
-const OWN_ENV: &[&str] = &[API_KEY, "WARMROUTE_TEST_PYTHON", "WARMROUTE_WRITE_STATUS"];
+const OWN_ENV: &[&str] = &[API_KEY, ADMIN_TOKEN, "WARMROUTE_TEST_PYTHON", "WARMROUTE_WRITE_STATUS"];
 
 /// The variables of this process. One that is not UTF-8 can be neither a key of ours nor a value that the file may use.
 pub(crate) fn environment() -> Vec<(String, String)> {
@@ -119,6 +121,7 @@ impl Set {
         if args.no_track_active_blocks {
             self.one("routing.track_active_blocks", "false", "--no-track-active-blocks");
         }
+        self.maybe("routing.busy_threshold", args.busy_threshold, "--busy-threshold");
     }
 
     fn logging(&mut self, args: &LoggingArgs) {

@@ -2,14 +2,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use admin::{Access, AdminParts, Token};
+use admin::{Access, AdminParts, Doctor, DryRun, Token};
 use config::{BlockHashKind, Listen, Settings};
+use doctor::{Options, Probe, Surroundings, USUAL_TIMEOUT};
 use fleet::{Fleet, FleetParts, HubCache, OnVerdict};
 use gateway::{Drained, Gateway, GatewayParts, Keys, Limits, Phase, RetryRules, Rules};
 use kv_blocks::HashScheme;
 use kv_index::{IndexSettings, KvIndex};
 use net::{Clock, ListenAddr, ListenError, Listener};
-use parking_lot::RwLock;
+use parity::Book;
+use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
 use routing::{
     Policy, Router, RoutingSettings,
@@ -105,6 +107,8 @@ fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener)
         entries: settings.decisions.ring_entries,
         bytes: settings.decisions.ring_bytes,
     }));
+    let parity = Arc::new(Mutex::new(Book::new(thresholds(&settings.parity))));
+    let look = doctor(&settings, extras.keys.required());
     let (limits, rules) = (limits(&settings), rules(&settings, scheme));
     let (admin_token, admin_local) = (extras.token, settings.admin.listen.is_local());
     let (serve_metrics, drain_timeout) = (settings.metrics.enabled, settings.server.drain_timeout);
@@ -128,6 +132,7 @@ fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener)
             fleet: Arc::clone(&fleet),
             router: Arc::clone(&router),
             ring: Arc::clone(&ring),
+            parity: Arc::clone(&parity),
             clock,
             keys: extras.keys,
             limits,
@@ -140,7 +145,10 @@ fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener)
         router,
         index,
         ring: Arc::clone(&ring),
+        parity,
         registry: serve_metrics.then(|| Arc::new(RwLock::new(registry))),
+        doctor: look,
+        dry_run: dry_run(&gateway, limits.max_body_bytes),
         clock,
     };
     let access = Access { token: admin_token, loopback: admin_local };
@@ -180,6 +188,38 @@ impl Running {
     }
 }
 
+/// Looks at the workers of these settings, beside the fleet that uses them.
+fn doctor(settings: &Settings, api_key: bool) -> Doctor {
+    let settings = Arc::new(settings.clone());
+    let surroundings = Arc::new(surroundings(&settings, api_key));
+    Doctor::new(move |probe| {
+        let (settings, surroundings) = (Arc::clone(&settings), Arc::clone(&surroundings));
+        let probe = if probe { Probe::Send } else { Probe::Nothing };
+        async move {
+            let report = doctor::diagnose(&settings, &surroundings, Options { probe, timeout: USUAL_TIMEOUT }).await;
+            serde_json::to_value(report).unwrap_or_default()
+        }
+    })
+}
+
+/// What a look goes by beside the settings. `api_key`: clients must send one.
+pub(crate) fn surroundings(settings: &Settings, api_key: bool) -> Surroundings {
+    Surroundings {
+        api_key,
+        files: crate::limits::files(settings.server.max_connections),
+        hub_cache: HubCache::from_env(|name| std::env::var(name).ok()),
+    }
+}
+
+/// The request path's own answer to who would get a request.
+fn dry_run(gateway: &Arc<Gateway>, max_body_bytes: usize) -> DryRun {
+    let gateway = Arc::clone(gateway);
+    DryRun::new(max_body_bytes, move |body| {
+        let gateway = Arc::clone(&gateway);
+        async move { gateway.dry_run(body).await }
+    })
+}
+
 fn address(listen: &Listen) -> ListenAddr {
     match listen {
         Listen::Tcp(address) => ListenAddr::tcp(address.ip().to_string(), address.port()),
@@ -196,6 +236,7 @@ fn routing(settings: &Settings) -> RoutingSettings {
             config::Policy::LeastLoaded => Policy::LeastLoaded,
             config::Policy::KvAware => Policy::KvAware,
             config::Policy::Warm => Policy::Warm,
+            config::Policy::DynamoCost => Policy::DynamoCost,
         },
         overlap_weight: routing.overlap_weight,
         temperature: routing.temperature,
@@ -205,6 +246,16 @@ fn routing(settings: &Settings) -> RoutingSettings {
         track_active_blocks: routing.track_active_blocks,
         kept_candidates: settings.decisions.candidates,
         ..RoutingSettings::default()
+    }
+}
+
+fn thresholds(settings: &config::Parity) -> parity::Settings {
+    parity::Settings {
+        window: settings.window,
+        min_joined: settings.min_joined,
+        drift_ratio: settings.drift_ratio,
+        downgrade_ratio: settings.downgrade_ratio,
+        recover_ratio: settings.recover_ratio,
     }
 }
 
@@ -241,5 +292,7 @@ fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
         },
         scheme,
         tokenize_budget: settings.routing.tokenize_budget,
+        busy_threshold: settings.routing.busy_threshold,
+        reservation_ttl: settings.routing.reservation_ttl,
     }
 }

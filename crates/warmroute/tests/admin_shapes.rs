@@ -249,7 +249,7 @@ fn what_is_not_there_answers_with_the_error_table() {
             "message": "string", "type": "string", "param": "null|string", "code": "string", "request_id": "string",
         },
     });
-    let later = ["/admin/parity", "/admin/config", "/admin/stats", "/admin/tenants", "/admin/doctor", "/nope", "/"];
+    let later = ["/admin/config", "/admin/stats", "/admin/tenants", "/nope", "/"];
     for path in later {
         let reply = get(&routed, path);
         assert_eq!(reply.status, 404, "{path}");
@@ -263,7 +263,7 @@ fn what_is_not_there_answers_with_the_error_table() {
     assert_eq!((wrong.status, &wrong.json()["error"]["code"]), (405, &json!("method_not_allowed")));
     assert_eq!(wrong.header("allow"), Some("GET,HEAD"));
     let data = routed.router.data();
-    for path in ["/v1/route", "/tokenize", "/v1/nothing"] {
+    for path in ["/v1/rout", "/reset_prefix_cache", "/v1/nothing"] {
         let reply = RawClient::post(&data, path, b"{}");
         assert_eq!((reply.status, &reply.json()["error"]["code"]), (404, &json!("unknown_route")), "{path}");
     }
@@ -317,6 +317,7 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("warmroute_predicted_cached_tokens", "counter", &["worker"]),
     ("warmroute_actual_cached_tokens", "counter", &["worker"]),
     ("warmroute_parity_requests", "counter", &["worker", "result"]),
+    ("warmroute_parity_exact_ratio", "gauge", &["worker"]),
     ("warmroute_kv_events", "counter", &["worker", "kind"]),
     ("warmroute_kv_events_ignored", "counter", &["reason"]),
     ("warmroute_kv_decode_errors", "counter", &["worker"]),

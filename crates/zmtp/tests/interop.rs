@@ -1,8 +1,10 @@
-//! Against libzmq, through its python binding. Without the binding the tests say so and prove nothing.
+//! Against libzmq, through the binding that the Python in `WARMROUTE_TEST_PYTHON`, or else `python3`, has. Without the
+//! binding the tests say so and prove nothing.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
+    ffi::OsString,
     io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
     time::Duration,
@@ -20,7 +22,7 @@ impl Python {
     fn run(endpoint: &str, script: &str) -> Self {
         let script = format!("import sys, zmq\nctx = zmq.Context()\nendpoint = {endpoint:?}\n{script}");
         Self(
-            Command::new("python3")
+            Command::new(python())
                 .args(["-u", "-c", &script])
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
@@ -50,11 +52,16 @@ impl Drop for Python {
     }
 }
 
+fn python() -> OsString {
+    std::env::var_os("WARMROUTE_TEST_PYTHON").unwrap_or_else(|| "python3".into())
+}
+
 fn libzmq_is_missing() -> bool {
-    let check = Command::new("python3").args(["-c", "import zmq"]).stderr(Stdio::null()).status();
+    let python = python();
+    let check = Command::new(&python).args(["-c", "import zmq"]).stderr(Stdio::null()).status();
     let missing = !check.is_ok_and(|status| status.success());
     if missing {
-        eprintln!("SKIPPED: python3 cannot import zmq, nothing was checked against libzmq; install pyzmq");
+        eprintln!("SKIPPED: {python:?} cannot import zmq, nothing was checked against libzmq; install pyzmq");
     }
     missing
 }

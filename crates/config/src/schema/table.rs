@@ -17,6 +17,7 @@ pub(crate) const ROOT: &[Key] = &[
     section("models", MODELS, "Where tokenizers and chat templates come from."),
     section("routing", ROUTING, "How a worker is chosen."),
     section("kv_events", KV_EVENTS, "How KV events are followed, and what the block index may hold."),
+    section("parity", PARITY, "How far predictions may be off before a worker's events are not believed any more."),
     section("health_checks", HEALTH_CHECKS, "How workers are checked."),
     section("request", REQUEST, "Time limits of one request."),
     section("retry", RETRY, "How often and how soon a request is sent again."),
@@ -31,7 +32,6 @@ pub(crate) const LATER_SECTIONS: &[&str] = &[
     "discovery",
     "prefix_routing",
     "kv_cache_index",
-    "parity",
     "response_cache",
     "queue",
     "cache",
@@ -256,7 +256,7 @@ const ROUTING: &[Key] = &[
         "overlap_weight",
         Kind::Float(Range { min: 0.0, max: 100.0, open: false }),
         "1.0",
-        "Weight of a request's own prefill cost.",
+        "Weight of cached prefixes. At 0 caches do not count and no KV events are followed (as `kv_events.enabled: false`).",
     ),
     key(
         "temperature",
@@ -264,15 +264,21 @@ const ROUTING: &[Key] = &[
         "0.0",
         "0 = always the best worker; above, how evenly choices are spread.",
     ),
-    key("busy_threshold", RATIO, "~", "A worker whose KV cache is fuller than this gets nothing.").later(),
+    key(
+        "busy_threshold",
+        RATIO,
+        "~",
+        "A worker whose KV cache is fuller than this, by its own metrics, gets nothing; unset = off.",
+    ),
     key("track_active_blocks", Kind::Bool, "true", "Count the blocks of running requests as load."),
     key(
         "tokenize_budget",
         SECONDS_OR_ZERO,
         "2ms",
-        "Longest time spent on a prompt's tokens for one decision; beyond it the text prefix is used.",
+        "Longest time spent on a prompt's tokens for one decision, 25 times as long where the engine is asked for them; \
+         beyond it the text prefix is used.",
     ),
-    key("reservation_ttl", SECONDS, "300s", "A reservation without a call is given back after this.").later(),
+    key("reservation_ttl", SECONDS, "300s", "A reservation of `/v1/route` without a call is given back after this."),
     key("speculative", Kind::Bool, "true", "Count a decision's own blocks as warm at once."),
     key("speculative_ttl", SECONDS, "2s", "How long they count, unless the engine confirms them."),
     key("hash_seed_of_rings", ANY_INT, "0", "Seed of the hash rings.").later(),
@@ -318,7 +324,7 @@ const POLICIES: &[Choice] = &[
     Choice { word: "prefix_hash", also: &["prefix_aware_hash"], built: Built::Later },
     word_later("cache_aware"),
     word_later("lmcache_aware"),
-    Choice { word: "dynamo_cost", also: &["kv"], built: Built::Later },
+    Choice { word: "dynamo_cost", also: &["kv"], built: Built::Now },
     word_later("composite"),
     word_later("continuum"),
 ];
@@ -356,6 +362,20 @@ const KV_EVENTS: &[Key] = &[
         ],
         "The cache of workers without events, predicted from our own decisions.",
     ),
+];
+
+const PARITY: &[Key] = &[
+    key("window", SECONDS, "600s", "How long a request counts."),
+    // The upper end is what is kept of each rank.
+    key("min_joined", Kind::Int { min: 1, max: 2_048 }, "50", "Fewer requests than this decide nothing."),
+    key(
+        "drift_ratio",
+        RATIO,
+        "0.05",
+        "Difference between predicted and actual cached tokens, per prompt token, above which a worker is reported.",
+    ),
+    key("downgrade_ratio", RATIO, "0.2", "The same above which its cache is predicted from our own decisions."),
+    key("recover_ratio", RATIO, "0.02", "The same at or below which it is well again."),
 ];
 
 const HEALTH_CHECKS: &[Key] = &[

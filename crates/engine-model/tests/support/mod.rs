@@ -15,6 +15,7 @@ pub(crate) fn settings(device_blocks: u32) -> EngineSettings {
         block_size: BlockSize::new(u64::from(BLOCK)).unwrap(),
         device_blocks,
         host_blocks: 0,
+        prefix_caching: true,
         max_num_seqs: 8,
         max_num_batched_tokens: 1_000,
         timing: Timing::new(Profile::named("toy").unwrap()).overhead_ms(0.0),

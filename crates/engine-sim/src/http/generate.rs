@@ -84,8 +84,9 @@ async fn begin(
         id: reply_id(state, dialect, headers),
         created: state.clock.unix_s(),
         model,
-        return_token_ids: body.return_token_ids.unwrap_or(false),
+        return_token_ids: body.return_token_ids.unwrap_or(false) && state.config.token_ids,
         include_usage: body.stream_options.as_ref().and_then(|options| options.include_usage).unwrap_or(false),
+        usage_details: state.config.usage_details,
     };
     let stream = body.stream.unwrap_or(false);
     let max_tokens = body.max_completion_tokens.or(body.max_tokens);

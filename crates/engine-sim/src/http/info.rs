@@ -50,7 +50,7 @@ pub(crate) fn kv_event_sources(state: &ServerState) -> Response<Body> {
                 "enable_kv_cache_events": true,
                 "publisher": "zmq",
                 "endpoint": publisher.events.to_string(),
-                "replay_endpoint": publisher.replay.to_string(),
+                "replay_endpoint": publisher.replay.as_ref().map(ToString::to_string),
                 "buffer_steps": settings.buffer_steps,
                 "hwm": 100_000,
                 "max_queue_size": 100_000,

@@ -58,11 +58,12 @@ pub(crate) fn metrics(state: &ServerState) -> Response<Body> {
     }
     let _ = writeln!(page, "# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig");
     let _ = writeln!(page, "# TYPE vllm:cache_config_info gauge");
+    let caching = if state.config.prefix_caching { "True" } else { "False" };
     for rank in 0..stats.len() {
         let (size, blocks) = (state.config.block_size.tokens(), state.config.kv_blocks);
         let _ = writeln!(
             page,
-            "vllm:cache_config_info{{block_size=\"{size}\",enable_prefix_caching=\"True\",engine=\"{rank}\",num_gpu_blocks=\"{blocks}\"}} 1.0"
+            "vllm:cache_config_info{{block_size=\"{size}\",enable_prefix_caching=\"{caching}\",engine=\"{rank}\",num_gpu_blocks=\"{blocks}\"}} 1.0"
         );
     }
     body::bytes(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page.into())

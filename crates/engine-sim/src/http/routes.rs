@@ -16,6 +16,9 @@ pub(crate) async fn answer(state: Arc<ServerState>, request: Request<Incoming>) 
     if path.starts_with("/v1/") && !is_authorised(&state, &request) {
         return Ok(body::json(StatusCode::UNAUTHORIZED, &json!({"error": "Unauthorized"})));
     }
+    if state.config.without.contains(&path) {
+        return Ok(body::json(StatusCode::NOT_FOUND, &json!({"detail": "Not Found"})));
+    }
     let get = request.method() == Method::GET || request.method() == Method::HEAD;
     let post = request.method() == Method::POST;
     Ok(match path.as_str() {

@@ -3,6 +3,8 @@
 use engine_model::Finish;
 use serde_json::{Value, json};
 
+use crate::config::UsageDetails;
+
 const FINGERPRINT: &str = "vllm-0.32.0-sim";
 
 /// Which of the two dialects a reply is in.
@@ -23,6 +25,8 @@ pub(crate) struct Shape {
     pub(crate) model: String,
     pub(crate) return_token_ids: bool,
     pub(crate) include_usage: bool,
+    /// When usage says how much of the prompt was cached.
+    pub(crate) usage_details: UsageDetails,
 }
 
 /// One finished generation.
@@ -44,12 +48,17 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    fn value(self) -> Value {
+    fn value(self, details: UsageDetails) -> Value {
+        let details = match details {
+            UsageDetails::Always => true,
+            UsageDetails::OnHits => self.cached > 0,
+            UsageDetails::Never => false,
+        };
         json!({
             "prompt_tokens": self.prompt,
             "total_tokens": self.prompt + self.completion,
             "completion_tokens": self.completion,
-            "prompt_tokens_details": {"cached_tokens": self.cached},
+            "prompt_tokens_details": if details { json!({"cached_tokens": self.cached}) } else { Value::Null },
             "completion_tokens_details": null,
         })
     }
@@ -84,7 +93,7 @@ impl Shape {
             "choices": choices,
             "service_tier": null,
             "system_fingerprint": FINGERPRINT,
-            "usage": usage.value(),
+            "usage": usage.value(self.usage_details),
         });
         if self.dialect == Dialect::Chat {
             reply["prompt_logprobs"] = Value::Null;
@@ -167,7 +176,7 @@ impl Shape {
     /// The chunk that `stream_options.include_usage` asks for.
     pub(crate) fn usage_chunk(&self, usage: Usage) -> Value {
         let mut chunk = self.chunk(json!([]));
-        chunk["usage"] = usage.value();
+        chunk["usage"] = usage.value(self.usage_details);
         chunk["system_fingerprint"] = json!(FINGERPRINT);
         chunk
     }

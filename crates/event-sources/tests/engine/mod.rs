@@ -8,10 +8,11 @@ use std::{sync::Arc, time::Duration};
 use event_sources::{Endpoint, SourceHandle, SourceSettings, SourceSpec, StreamReport, ZmqSource};
 use kv_blocks::{BlockSize, DpRank, HashScheme, Identity, Moment, Namespace, Target, WorkerId};
 use kv_events::{
+    Action, Input, Sequencer, SequencerSettings,
     frames::{self, ReplayForm},
     vllm::{self, HashForm, Shape, WireEvent, WireRemoved, WireStored},
 };
-use kv_index::{IndexSettings, KvIndex};
+use kv_index::{IndexSettings, KvIndex, TargetDigest};
 use net::Clock;
 use tokio::{sync::mpsc, task::JoinHandle};
 use zmtp::{Limits, Pub, PubSettings, Router};
@@ -26,10 +27,27 @@ pub(crate) const TARGET: Target = Target { worker: WorkerId(7), rank: DpRank(0) 
 pub(crate) enum Replies {
     /// The buffered batches from the asked number on, then the end marker.
     History(Vec<(u64, Vec<u8>)>, ReplayForm),
+    /// The same as libzmq sends it to a reader that takes nothing meanwhile.
+    Overflowing(Vec<(u64, Vec<u8>)>, Overflow),
     /// Nothing at all.
     Silence,
     /// These frames.
     Frames(Vec<Vec<u8>>),
+}
+
+/// What a ROUTER of libzmq delivers of an answer that its queue cannot take: the first so many messages, and some of
+/// those behind them. The end marker is the last message, and is not among these.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Overflow {
+    pub(crate) queue: usize,
+    /// Every so manieth behind the queue is delivered.
+    pub(crate) every: usize,
+}
+
+impl Overflow {
+    fn delivers(self, message: usize) -> bool {
+        message < self.queue || (message - self.queue + 1).is_multiple_of(self.every)
+    }
 }
 
 /// The replay half of an engine.
@@ -59,6 +77,16 @@ impl ReplaySocket {
                             router.send(&peer, &frames::encode_replay(*form, b"", *seq, payload)).await;
                         }
                         router.send(&peer, &frames::encode_replay_end(*form)).await;
+                    }
+                    Replies::Overflowing(batches, overflow) => {
+                        let all = batches.iter().filter(|(seq, _)| *seq >= start);
+                        let messages = all.clone().count() + 1;
+                        for (_, (seq, payload)) in all.enumerate().filter(|(message, _)| overflow.delivers(*message)) {
+                            router.send(&peer, &frames::encode_replay(ReplayForm::New, b"", *seq, payload)).await;
+                        }
+                        if messages <= overflow.queue {
+                            router.send(&peer, &frames::encode_replay_end(ReplayForm::New)).await;
+                        }
                     }
                     Replies::Silence => {}
                     Replies::Frames(frames) => {
@@ -126,6 +154,26 @@ fn batch(events: &[WireEvent]) -> Vec<u8> {
 
 pub(crate) fn live(seq: u64, payload: &[u8]) -> Vec<Vec<u8>> {
     frames::encode_live(b"", seq, payload)
+}
+
+/// So many batches, numbered from 0: mostly stores, and removals of what was stored a little before.
+pub(crate) fn history(batches: u32) -> Vec<(u64, Vec<u8>)> {
+    let batch = |n: u32| if n % 4 == 3 { removed(n - 2) } else { stored(n) };
+    (0..batches).map(|n| (n.into(), batch(n))).collect()
+}
+
+/// What an index says that heard all of these, each once and in order.
+pub(crate) fn truth(batches: &[(u64, Vec<u8>)]) -> Vec<TargetDigest> {
+    let index = KvIndex::new(IndexSettings::default());
+    index.register(TARGET, "m".into());
+    let mut sequencer = Sequencer::new(SequencerSettings::default());
+    for (seq, payload) in batches {
+        for action in sequencer.on(Moment::START, Input::Live { seq: Some(*seq), payload }) {
+            let Action::Apply(update) = action else { panic!("{action:?}") };
+            index.apply(TARGET, &update);
+        }
+    }
+    index.digest()
 }
 
 /// A source under test with an index of its own.

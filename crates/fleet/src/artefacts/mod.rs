@@ -1,8 +1,8 @@
 //! Tokenizer and chat template of a model: where they are looked for, and what was found.
 //!
 //! Looked for in this order: what the configuration says, the model's `root` if it is a local directory, the local
-//! model-hub cache, the files our own simulated engine serves; else none, and prompts are identified by their text.
-//! Nothing is ever downloaded from elsewhere.
+//! model-hub cache, the files our own simulated engine serves, the engine's own `/tokenize`; else none, and prompts are
+//! identified by their text. Nothing is ever downloaded from elsewhere.
 //!
 //! **Invariant**: equal files give one [`PromptModel`], however many workers and names share them.
 
@@ -25,7 +25,7 @@ pub(crate) use store::ArtefactStore;
 /// What is known about turning one model's prompts into tokens.
 #[derive(Clone, Debug, Default)]
 pub struct ModelArtefacts {
-    /// The tokenizer and template; `None`: prompts are identified by their text.
+    /// The tokenizer and template; `None`: prompts are identified by the engine's word or by their text.
     pub prompt: Option<Arc<PromptModel>>,
     /// Where they came from.
     pub source: TokenizerSource,
@@ -40,6 +40,8 @@ pub enum TokenizerSource {
     Dir(PathBuf),
     /// Files served by our own simulated engine.
     Engine,
+    /// Nowhere: the engine is asked for the tokens of each prompt.
+    Remote,
     /// None: the text prefix stands in.
     #[default]
     None,
@@ -50,16 +52,40 @@ impl TokenizerSource {
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Dir(_) => "dir",
-            Self::Engine => "engine",
+            Self::Engine | Self::Remote => "engine",
             Self::None => "none",
         }
     }
 }
 
 impl ModelArtefacts {
-    /// The verdict line's word: `exact` when prompts become the tokens the engine sees.
+    fn remote(problem: Option<Arc<str>>) -> Self {
+        Self { prompt: None, source: TokenizerSource::Remote, problem }
+    }
+
+    /// The verdict line's word: `exact` when prompts become the tokens the engine sees, `engine` when the engine is asked
+    /// for them, else `none`.
     pub fn tokenizer_word(&self) -> &'static str {
-        if self.prompt.is_some() { "exact" } else { "none" }
+        match (&self.prompt, &self.source) {
+            (Some(_), _) => "exact",
+            (None, TokenizerSource::Remote) => "engine",
+            (None, _) => "none",
+        }
+    }
+
+    /// What computes token ids: `fastokens`, `tokenizers`, `remote` (the engine is asked) or `none`.
+    pub fn tokenizer_engine(&self) -> &'static str {
+        match (&self.prompt, &self.source) {
+            (Some(prompt), _) => prompt.tokenizer_engine(),
+            (None, TokenizerSource::Remote) => "remote",
+            (None, _) => "none",
+        }
+    }
+
+    /// Whether these say more about prompts than others do: own files before the engine's word before nothing.
+    pub(crate) fn better_than(&self, other: &Self) -> bool {
+        let worth = |it: &Self| (it.prompt.is_some(), it.source == TokenizerSource::Remote);
+        worth(self) > worth(other)
     }
 }
 

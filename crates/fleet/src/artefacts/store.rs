@@ -8,6 +8,7 @@ use std::{
 };
 
 use config::{ChatTemplate, Tokenizer};
+use http::StatusCode;
 use net::Clock;
 use parking_lot::Mutex;
 use prompt::PromptModel;
@@ -21,6 +22,8 @@ const ENGINE_FILES: Duration = Duration::from_secs(10);
 /// Texts tokenised once to learn what tokenising costs, and the bytes of each: a chat of a few turns.
 const SAMPLES: usize = 8;
 const SAMPLE_BYTES: usize = 8 << 10;
+/// Most bytes of a reply with the tokens of one word.
+const SHORT_REPLY: usize = 64 << 10;
 
 /// Loaded tokenizers, by content.
 pub(crate) struct ArtefactStore {
@@ -31,6 +34,8 @@ pub(crate) struct ArtefactStore {
     loaded: Mutex<HashMap<[u8; 32], Weak<PromptModel>>>,
     /// Loading takes memory and a core for seconds: one at a time, so that twelve workers load one tokenizer once.
     turn: tokio::sync::Mutex<()>,
+    /// What [`Self::configured`] found, by model id: no more than the configuration has entries.
+    configured: Mutex<HashMap<String, Arc<ModelArtefacts>>>,
 }
 
 impl std::fmt::Debug for ArtefactStore {
@@ -41,7 +46,14 @@ impl std::fmt::Debug for ArtefactStore {
 
 impl ArtefactStore {
     pub(crate) fn new(models: config::Models, hub: HubCache, clock: Clock) -> Self {
-        Self { models, hub, clock, loaded: Mutex::default(), turn: tokio::sync::Mutex::default() }
+        Self {
+            models,
+            hub,
+            clock,
+            loaded: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+            configured: Mutex::default(),
+        }
     }
 
     /// The artefacts of one model, as one of its workers shows it. `known` is what an earlier call found: a directory
@@ -61,8 +73,8 @@ impl ArtefactStore {
         };
         let found = match &settings.tokenizer {
             Tokenizer::None => return Arc::default(),
+            Tokenizer::Engine => return Arc::new(ModelArtefacts::remote(None)),
             Tokenizer::Directory(dir) => Some(dir.clone()),
-            Tokenizer::Engine => None,
             Tokenizer::Auto => self.local_directory(model).await,
         };
         if let (Some(known), Some(dir)) = (known, &found)
@@ -75,6 +87,7 @@ impl ArtefactStore {
             Some(dir) => (TokenizerSource::Dir(dir.clone()), read_dir(dir).await),
             None => match files_of_engine(asker).await {
                 Some(files) => (TokenizerSource::Engine, Ok(files)),
+                None if answers_tokenize(asker, &model.id).await => return Arc::new(ModelArtefacts::remote(None)),
                 None => return Arc::default(),
             },
         };
@@ -85,10 +98,47 @@ impl ArtefactStore {
         Arc::new(match loaded {
             Ok(prompt) => ModelArtefacts { prompt: Some(prompt), source, problem: None },
             Err(error) => {
-                warn!(model = %model.id, %error, "no tokenizer: prompts are compared as text");
-                ModelArtefacts { prompt: None, source: TokenizerSource::None, problem: Some(error.to_string().into()) }
+                let problem = Some(error.to_string().into());
+                if settings.tokenizer == Tokenizer::Auto && answers_tokenize(asker, &model.id).await {
+                    warn!(model = %model.id, %error, "no tokenizer here: the engine is asked for tokens");
+                    ModelArtefacts::remote(problem)
+                } else {
+                    warn!(model = %model.id, %error, "no tokenizer: prompts are compared as text");
+                    ModelArtefacts { prompt: None, source: TokenizerSource::None, problem }
+                }
             }
         })
+    }
+
+    /// The artefacts of a model with a directory of its own in the configuration: they are known before any of its
+    /// workers has answered. The first call for a model loads them, up to seconds; `None` without such a directory, or
+    /// if it cannot be loaded any more (the start of the program checks that it can).
+    pub(crate) async fn configured(&self, id: &str) -> Option<Arc<ModelArtefacts>> {
+        let entry = self.models.entries.get(id)?;
+        let Tokenizer::Directory(dir) = &entry.tokenizer else { return None };
+        if let Some(known) = self.configured.lock().get(id) {
+            return Some(Arc::clone(known));
+        }
+        let template = match &entry.chat_template {
+            ChatTemplate::Auto => None,
+            ChatTemplate::File(path) => Some(path.clone()),
+        };
+        let files = read_dir(dir.clone()).await;
+        let loaded = match files {
+            Ok(files) => self.load(files, template).await,
+            Err(error) => Err(error),
+        };
+        let prompt = loaded.inspect_err(|error| warn!(model = id, %error, "the configured tokenizer is gone")).ok()?;
+        let source = TokenizerSource::Dir(dir.clone());
+        let found = Arc::new(ModelArtefacts { prompt: Some(prompt), source, problem: None });
+        self.configured.lock().insert(id.to_owned(), Arc::clone(&found));
+        Some(found)
+    }
+
+    /// Ids of the models that [`Self::configured`] may know.
+    pub(crate) fn configured_ids(&self) -> impl Iterator<Item = &str> {
+        let entries = self.models.entries.iter();
+        entries.filter(|(_, entry)| matches!(entry.tokenizer, Tokenizer::Directory(_))).map(|(id, _)| id.as_str())
     }
 
     /// The model's `root` if it is a directory here, else the hub cache's snapshot of `root` or of the id.
@@ -144,6 +194,16 @@ impl ArtefactStore {
 async fn read_dir(dir: PathBuf) -> Result<Files, ArtefactError> {
     let origin = dir.display().to_string();
     tokio::task::spawn_blocking(move || Files::read_dir(&dir)).await.unwrap_or(Err(ArtefactError::Stopped { origin }))
+}
+
+/// Whether the engine has the `/tokenize` that takes a `prompt`: one word is given to it. Asking by another method would
+/// tell less: some servers answer that with 404 or 501, and some have another route of that name.
+async fn answers_tokenize(asker: &Asker, model: &str) -> bool {
+    let question = serde_json::json!({"model": model, "prompt": "warm"}).to_string();
+    let Ok(reply) = asker.post("/tokenize", Some(question.into()), SHORT_REPLY).await else { return false };
+    let answer: serde_json::Value = serde_json::from_slice(&reply.body).unwrap_or_default();
+    let tokens = answer["tokens"].as_array().filter(|tokens| !tokens.is_empty());
+    reply.status == StatusCode::OK && tokens.is_some_and(|tokens| tokens.iter().all(serde_json::Value::is_u64))
 }
 
 /// The files that our own simulated engine serves; other engines answer 404.

@@ -7,11 +7,15 @@ use serde_json::Value;
 
 /// One rank's publisher.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct EventEndpoint {
-    pub(crate) rank: u32,
-    pub(crate) endpoint: String,
-    pub(crate) replay_endpoint: Option<String>,
-    pub(crate) topic: String,
+pub struct EventEndpoint {
+    /// The rank.
+    pub rank: u32,
+    /// Its live socket, as we reach it.
+    pub endpoint: String,
+    /// Where missed events can be asked for.
+    pub replay_endpoint: Option<String>,
+    /// Only topics that start with this.
+    pub topic: String,
 }
 
 /// Ranks read from one reply.

@@ -9,10 +9,10 @@ use super::{
     Asker, Trouble,
     ask::{trouble, unexpected},
     event_endpoints::{self, EventEndpoint},
-    metrics_text::{self, EngineMetrics},
+    metrics_text::{self, EngineMetrics, Scrape},
     model_list::{self, ModelList},
 };
-use crate::{Engine, EngineLoad, look::Pace};
+use crate::{Engine, look::Pace};
 
 const LARGEST_MODEL_LIST: usize = 4 << 20;
 const LARGEST_METRICS: usize = 16 << 20;
@@ -31,8 +31,8 @@ pub(crate) struct Identity {
     pub(crate) engine: Engine,
     pub(crate) list: ModelList,
     pub(crate) said: SideAnswers,
-    /// Its load as of now, when it said so this time.
-    pub(crate) load: Option<EngineLoad>,
+    /// Its load and counters as of now, when it said so this time.
+    pub(crate) scrape: Option<Scrape>,
     /// Every question was answered this time.
     pub(crate) complete: bool,
 }
@@ -102,14 +102,14 @@ pub(crate) async fn identify(
         announced: sources.map(|body| event_endpoints::read(&body?, host)),
     };
     let complete = fresh.complete();
-    let load = fresh.metrics.as_ref().map(|metrics| metrics.load);
+    let scrape = fresh.metrics.as_ref().map(EngineMetrics::scrape);
     let said = fresh.or(before);
     let engine = engine.unwrap_or_else(|| {
         let owned = list.models.iter().any(|model| &*model.owned_by == "vllm");
         let speaks_vllm = said.metrics().is_some_and(|metrics| metrics.is_vllm) || owned || said.announced().is_some();
         if speaks_vllm && said.version().is_some() { Engine::Vllm } else { Engine::Openai }
     });
-    Ok(Identity { engine, list, said, load, complete })
+    Ok(Identity { engine, list, said, scrape, complete })
 }
 
 /// Asks for the model list alone.
@@ -132,10 +132,10 @@ pub(crate) async fn list_models(asker: &Asker) -> Result<ModelList, Trouble> {
     }
 }
 
-/// Asks for the engine's own load.
-pub(crate) async fn engine_load(asker: &Asker) -> Option<EngineLoad> {
+/// Asks for the engine's own load and counters.
+pub(crate) async fn scrape(asker: &Asker) -> Option<Scrape> {
     let body = asker.with_timeout(SIDE_QUESTION).get_ok("/metrics", LARGEST_METRICS).await?;
-    Some(metrics_text::read(&String::from_utf8_lossy(&body)).load)
+    Some(metrics_text::read(&String::from_utf8_lossy(&body)).scrape())
 }
 
 fn read_version(body: &[u8]) -> Option<Arc<str>> {

@@ -4,6 +4,7 @@
 
 use kv_blocks::BlockSize;
 
+use super::prefix_cache::{MOST_RANKS, PrefixCache};
 use crate::EngineLoad;
 
 /// What an engine's metrics say.
@@ -15,14 +16,27 @@ pub(crate) struct EngineMetrics {
     pub(crate) block_size: Option<BlockSize>,
     /// `num_gpu_blocks` of the cache configuration, per rank.
     pub(crate) num_blocks: Option<u32>,
+    /// `enable_prefix_caching` of the cache configuration.
+    pub(crate) prefix_caching: Option<bool>,
     /// Ranks seen in the `engine` label.
     pub(crate) ranks: u32,
     /// Running and waiting summed over ranks, usage the highest of them.
     pub(crate) load: EngineLoad,
+    pub(crate) prefix_cache: PrefixCache,
 }
 
-/// Highest rank believed in; a label beyond it is nonsense.
-const MOST_RANKS: u32 = 1024;
+/// The part that changes while the engine works.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Scrape {
+    pub(crate) load: EngineLoad,
+    pub(crate) prefix_cache: PrefixCache,
+}
+
+impl EngineMetrics {
+    pub(crate) fn scrape(&self) -> Scrape {
+        Scrape { load: self.load, prefix_cache: self.prefix_cache.clone() }
+    }
+}
 
 /// Reads the text; never fails.
 pub(crate) fn read(text: &str) -> EngineMetrics {
@@ -36,6 +50,11 @@ pub(crate) fn read(text: &str) -> EngineMetrics {
                 if let Some(rank) = sample.label("engine").and_then(|rank| rank.parse::<u32>().ok()) {
                     found.ranks = found.ranks.max(rank.min(MOST_RANKS - 1) + 1);
                 }
+                found.prefix_caching = found.prefix_caching.or(match sample.label("enable_prefix_caching") {
+                    Some("True") => Some(true),
+                    Some("False") => Some(false),
+                    _ => None,
+                });
                 let number = |label| sample.label(label).and_then(|value| value.parse::<u64>().ok());
                 let size = number("block_size").and_then(|tokens| BlockSize::new(tokens).ok());
                 found.block_size = found.block_size.or(size);
@@ -49,7 +68,7 @@ pub(crate) fn read(text: &str) -> EngineMetrics {
                 let ratio = found.load.kv_usage_ratio.get_or_insert(0.0);
                 *ratio = ratio.max(sample.value);
             }
-            _ => {}
+            name => found.prefix_cache.add(name, sample.label("engine"), sample.value),
         }
     }
     found
@@ -141,6 +160,7 @@ mod tests {
         assert!(found.is_vllm);
         assert_eq!(found.block_size.unwrap().tokens(), 32);
         assert_eq!(found.num_blocks, Some(512));
+        assert_eq!(found.prefix_caching, Some(true));
         assert_eq!(found.ranks, 1);
         assert_eq!(found.load.running, Some(0));
         assert_eq!(found.load.waiting, Some(0));

@@ -7,7 +7,9 @@ pub(crate) mod health_check;
 mod identity;
 pub(crate) mod metrics_text;
 pub(crate) mod model_list;
+pub(crate) mod prefix_cache;
 
 pub(crate) use ask::{Asker, REFUSED, Trouble};
 pub(crate) use health_check::HealthCheck;
-pub(crate) use identity::{Identity, SideAnswers, engine_load, identify, list_models};
+pub(crate) use identity::{Identity, SideAnswers, identify, list_models, scrape};
+pub(crate) use metrics_text::Scrape;

@@ -15,15 +15,15 @@ use crate::{
     setup::{Running, parts, start, worker},
 };
 
-const TARGET: Target = Target { worker: WorkerId(0), rank: DpRank(0) };
+pub(crate) const TARGET: Target = Target { worker: WorkerId(0), rank: DpRank(0) };
 
 /// A publisher without a replay socket.
-async fn publisher(endpoint: &str) -> (Pub, Endpoint) {
+pub(crate) async fn publisher(endpoint: &str) -> (Pub, Endpoint) {
     Pub::bind(&endpoint.parse().unwrap(), PubSettings::default()).await.unwrap()
 }
 
 /// An engine that announces where it publishes.
-async fn publishing_engine(endpoint: &Endpoint, block_size: u32) -> FakeEngine {
+pub(crate) async fn publishing_engine(endpoint: &Endpoint, block_size: u32) -> FakeEngine {
     let engine = FakeEngine::serving("m").await;
     engine.vllm(block_size);
     let port = endpoint.port().unwrap();
@@ -32,7 +32,7 @@ async fn publishing_engine(endpoint: &Endpoint, block_size: u32) -> FakeEngine {
 }
 
 /// Once somebody listens: nothing brings back what is published before that.
-async fn store(publisher: &Pub, seq: u64, block_size: u32) {
+pub(crate) async fn store(publisher: &Pub, seq: u64, block_size: u32) {
     publisher.watch_subscribers().wait_for(|count| *count > 0).await.unwrap();
     let stored = WireStored {
         hashes: vec![(seq + 1).into()],
@@ -45,7 +45,7 @@ async fn store(publisher: &Pub, seq: u64, block_size: u32) {
     publisher.send(&frames::encode_live(b"", seq, &payload));
 }
 
-async fn live(running: &Running) {
+pub(crate) async fn live(running: &Running) {
     running
         .until("live", |snapshot| {
             snapshot.workers[0].is_ready() && snapshot.workers[0].cache_source() == CacheSource::Events

@@ -55,6 +55,66 @@ async fn a_refused_request_takes_the_worker_out_at_once_and_a_restart_brings_it_
 }
 
 #[tokio::test]
+async fn a_process_that_ended_is_counted_once_also_when_it_is_back_before_anybody_looked() {
+    let mut engine = FakeEngine::serving("m").await;
+    let mut parts = parts(vec![worker("w1", &engine.url())]);
+    parts.health_checks.unhealthy_threshold = NonZeroU32::MIN;
+    let running = start(parts);
+    let view = running.ready("w1").await;
+    assert_eq!(view.ended, 0);
+    for ended in 1..=2 {
+        engine.die().await;
+        running.fleet.report_failure(view.id, FailureKind::Refused);
+        running.fleet.report_failure(view.id, FailureKind::Refused);
+        engine.start();
+        assert_eq!(running.ready("w1").await.ended, ended);
+    }
+    // A check that fails says nothing about the process.
+    engine.answer("/health", 500, "");
+    running.fleet.report_failure(view.id, FailureKind::Status);
+    running.until("down", |snapshot| snapshot.workers[0].state == WorkerState::Down).await;
+    assert_eq!(running.fleet.snapshot().workers[0].ended, 2);
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+#[contract("DY12")]
+async fn a_load_that_can_no_longer_be_read_is_not_believed_for_ever() {
+    let engine = FakeEngine::serving("m").await;
+    engine.vllm(32);
+    let running = start(parts(vec![worker("w1", &engine.url())]));
+    running.until("a load", |snapshot| snapshot.workers[0].load.running.is_some()).await;
+    engine.answer("/metrics", 500, "");
+    running.until("no load", |snapshot| snapshot.workers[0].load.running.is_none()).await;
+    running.ready("w1").await;
+    engine.vllm(32);
+    running.until("a load again", |snapshot| snapshot.workers[0].load.running.is_some()).await;
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+#[contract("DY12")]
+async fn a_load_that_a_returning_worker_told_is_not_believed_for_ever_either() {
+    let mut engine = FakeEngine::serving("m").await;
+    engine.vllm(32);
+    let running = start(parts(vec![worker("w1", &engine.url())]));
+    let told =
+        |snapshot: &fleet::Snapshot| snapshot.workers[0].is_ready() && snapshot.workers[0].load.running.is_some();
+    running.until("a load", told).await;
+    engine.answer("/metrics", 500, "");
+    running.until("no load", |snapshot| snapshot.workers[0].load.running.is_none()).await;
+    // It tells its load while it is asked who it is, and not once more.
+    engine.die().await;
+    running.fleet.report_failure(running.ready("w1").await.id, FailureKind::Refused);
+    engine.vllm(32);
+    engine.start();
+    running.until("a load again", told).await;
+    engine.answer("/metrics", 500, "");
+    running.until("no load again", |snapshot| snapshot.workers[0].load.running.is_none()).await;
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
 async fn a_restart_with_another_model_is_never_sent_the_old_ones_requests() {
     let mut engine = FakeEngine::serving("old").await;
     let running = start(parts(vec![worker("w1", &engine.url())]));

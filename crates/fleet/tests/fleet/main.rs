@@ -9,3 +9,4 @@ mod lifecycle;
 mod requests;
 mod setup;
 mod tokenizers;
+mod trust;

@@ -121,3 +121,57 @@ fn a_configured_directory_is_checked_with_a_message_that_says_what_to_do() {
     assert!(says(&dir.path().join("tokenizer.json")).contains("is not a directory"));
     check_dir(&fixture()).unwrap();
 }
+
+#[tokio::test]
+async fn an_engine_with_tokenize_is_asked_when_there_is_no_tokenizer_file() {
+    let engine = FakeEngine::serving("m").await;
+    engine.answer("/tokenize", 200, r#"{"count": 1, "max_model_len": 64, "tokens": [7]}"#);
+    let running = start(parts(vec![worker("w1", &engine.url())]));
+    let said = running.verdict("w1 ").await;
+    assert!(said.ends_with("tokenizer=engine"), "{said}");
+    let snapshot = running.fleet.snapshot();
+    assert_eq!(snapshot.model("m").unwrap().artefacts.source, TokenizerSource::Remote);
+    let report = &snapshot.model_reports()[0].tokenizer;
+    assert_eq!((report.source, report.engine, report.self_test), ("engine", "remote", "skipped"));
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+async fn another_servers_route_of_that_name_is_not_taken_for_it() {
+    for (status, body) in [(200, r#"{"tokens": []}"#), (200, "{}"), (405, ""), (404, "")] {
+        let engine = FakeEngine::serving("m").await;
+        engine.answer("/tokenize", status, body);
+        let running = start(parts(vec![worker("w1", &engine.url())]));
+        let said = running.verdict("w1 ").await;
+        assert!(said.ends_with("tokenizer=none"), "{status} {body}: {said}");
+        running.fleet.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_configured_engine_is_asked_though_files_could_be_had() {
+    let engine = engine_with_root(&fixture().display().to_string()).await;
+    let mut parts = parts(vec![worker("w1", &engine.url())]);
+    parts.models = models(Tokenizer::Engine);
+    let running = start(parts);
+    running.ready("w1").await;
+    assert_eq!(running.fleet.snapshot().model("m").unwrap().artefacts.source, TokenizerSource::Remote);
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_configured_directory_is_known_before_any_worker_has_answered() {
+    let engine = FakeEngine::bound().await;
+    let mut parts = parts(vec![worker("w1", &engine.url())]);
+    parts.models = models(Tokenizer::None);
+    let own = parts.models.defaults.clone();
+    parts.models.entries.insert("tiny".into(), config::Model { tokenizer: Tokenizer::Directory(fixture()), ..own });
+    let running = start(parts);
+    assert_eq!(running.fleet.only_model().as_deref(), Some("tiny"));
+    let found = running.fleet.configured_artefacts("tiny").await.expect("the directory is there");
+    assert!(found.prompt.is_some());
+    let again = running.fleet.configured_artefacts("tiny").await.expect("it still is");
+    assert!(Arc::ptr_eq(&found, &again), "loaded once");
+    assert!(running.fleet.configured_artefacts("m").await.is_none());
+    running.fleet.stop().await;
+}

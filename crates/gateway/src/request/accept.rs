@@ -2,7 +2,7 @@
 //!
 //! Route and scope first, then sizes, then the key, then the body: nothing is buffered for a caller who may not ask.
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use dialect::{ApiError, ErrorCode};
@@ -16,7 +16,7 @@ use routing::Policy;
 use crate::{
     Gateway,
     keys::Presented,
-    routes::{self, Body, Found, Route, Scope},
+    routes::{self, Body, Endpoint, Found, Route, Scope},
 };
 
 /// A request whose route is known and whose caller may use it.
@@ -61,6 +61,10 @@ impl Drop for HeldBody {
     }
 }
 
+/// What a caller may set the weight of cached prefixes to.
+pub(crate) const OVERLAP_WEIGHT: RangeInclusive<f64> = 0.0..=100.0;
+/// What a caller may set the temperature to.
+pub(crate) const TEMPERATURE: RangeInclusive<f64> = 0.0..=10.0;
 /// Longest request target, in bytes.
 const MAX_TARGET: usize = 8 * 1024;
 /// Most of an unwanted body that is read, and for how long.
@@ -90,6 +94,7 @@ pub(crate) fn route(parts: &Parts) -> Result<&'static Route, ApiError> {
 pub(crate) fn allowed(parts: &Parts) -> Option<&'static str> {
     match routes::find(&parts.method, parts.uri.path()) {
         Found::OtherMethod(route) if route.method == Method::GET => Some("GET, HEAD"),
+        Found::OtherMethod(route) if route.endpoint == Endpoint::PrefillComplete => Some("DELETE, POST"),
         Found::OtherMethod(_) => Some("POST"),
         Found::Route(_) | Found::Nothing => None,
     }
@@ -235,10 +240,10 @@ fn overrides(headers: &HeaderMap) -> Result<Overrides, ApiError> {
     let text = |name: &'static str| -> Result<Option<&str>, ApiError> {
         headers.get(name).map(|value| value.to_str().map_err(|_| bad(name, "?", "visible ASCII"))).transpose()
     };
-    let number = |name: &'static str, from: f64, to: f64| -> Result<Option<f64>, ApiError> {
+    let number = |name: &'static str, range: RangeInclusive<f64>| -> Result<Option<f64>, ApiError> {
         let Some(value) = text(name)? else { return Ok(None) };
-        let parsed = value.trim().parse::<f64>().ok().filter(|number| (from..=to).contains(number));
-        parsed.map(Some).ok_or_else(|| bad(name, value, &format!("a number from {from} to {to}")))
+        let parsed = value.trim().parse::<f64>().ok().filter(|number| range.contains(number));
+        parsed.map(Some).ok_or_else(|| bad(name, value, &format!("a number from {} to {}", range.start(), range.end())))
     };
     let policy =
         match text("x-warmroute-policy")? {
@@ -259,8 +264,8 @@ fn overrides(headers: &HeaderMap) -> Result<Overrides, ApiError> {
     Ok(Overrides {
         worker: text("x-warmroute-worker")?.map(|name| name.trim().into()),
         policy,
-        overlap_weight: number("x-warmroute-overlap-weight", 0.0, 100.0)?,
-        temperature: number("x-warmroute-temperature", 0.0, 10.0)?,
+        overlap_weight: number("x-warmroute-overlap-weight", OVERLAP_WEIGHT)?,
+        temperature: number("x-warmroute-temperature", TEMPERATURE)?,
         priority,
     })
 }
@@ -271,7 +276,7 @@ fn bad(name: &'static str, value: &str, expected: &str) -> ApiError {
 }
 
 /// A caller's text, short enough for a message.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(100).collect()
 }
 

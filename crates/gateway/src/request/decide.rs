@@ -3,26 +3,31 @@
 use std::sync::Arc;
 
 use dialect::{ApiError, ErrorCode};
-use fleet::{ModelView, Snapshot, WorkerState};
-use kv_blocks::{DpRank, Identity, PromptBlocks, WorkerId};
+use fleet::{ModelView, Snapshot, Unusable, WorkerState, WorkerView};
+use kv_blocks::{DpRank, Identity, Moment, PromptBlocks};
 use routing::{
-    Answer, Candidate, Decision, Dispatch, ExcludeReason, Excluded, Job, Method, Overrides, Pin, Policy, Refusal,
-    Stopwatch,
+    Answer, Candidate, Decision, Dispatch, ExcludeReason, Excluded, Job, Method, Overrides, Pin, Policy, PotentialLoad,
+    Refusal, Stopwatch,
 };
 
-use super::{accept::Call, identify::Identified};
+use super::{accept, dispatch, identify::Identified};
 use crate::{Gateway, lease::Lease};
+
+/// When to come back if all are busy: about as long as the figure they are busy by is believed.
+const BUSY_RETRY_S: u32 = 5;
 
 /// What the decision needs to know of a request, gathered once and used by every attempt.
 #[derive(Debug)]
 pub(crate) struct Placement<'a> {
-    pub(crate) call: &'a Call,
+    pub(crate) overrides: &'a accept::Overrides,
     pub(crate) model: &'a ModelView,
     pub(crate) prompt: &'a Identified,
     pub(crate) salt: Option<Arc<str>>,
     pub(crate) expected_output_tokens: Option<u32>,
     pub(crate) answer: Answer,
     pub(crate) pin: Option<Pin>,
+    /// Where it failed before.
+    pub(crate) failed: &'a [Pin],
 }
 
 /// A decision with its load already counted, and the guard that frees it.
@@ -32,49 +37,93 @@ pub(crate) struct Placed {
     pub(crate) lease: Lease,
 }
 
-/// Resolves the worker that a request is pinned to: `name` or `name/rank`.
-pub(crate) fn pin(snapshot: &Snapshot, asked: Option<&str>) -> Result<Option<Pin>, ApiError> {
+/// Resolves the worker that a request is pinned to: `name` or `name/rank`. `param` is the header or field that named it.
+pub(crate) fn pin(snapshot: &Snapshot, asked: Option<&str>, param: &str) -> Result<Option<Pin>, ApiError> {
     let Some(asked) = asked else { return Ok(None) };
     let unknown = || {
         ApiError::new(
             ErrorCode::UnknownWorker,
-            format!("there is no worker {asked:?}: expected the name of a worker, or name/rank"),
+            format!("there is no worker {:?}: expected the name of a worker, or name/rank", accept::printable(asked)),
         )
-        .param("x-warmroute-worker")
+        .param(param)
     };
-    if let Some(worker) = snapshot.worker_named(asked) {
-        return Ok(Some(Pin { worker: worker.id, rank: None }));
-    }
-    let (name, rank) = asked.rsplit_once('/').ok_or_else(unknown)?;
-    let worker = snapshot.worker_named(name).ok_or_else(unknown)?;
-    let rank = rank.parse::<u32>().ok().filter(|rank| *rank < worker.dp_ranks()).ok_or_else(unknown)?;
-    Ok(Some(Pin { worker: worker.id, rank: Some(DpRank(rank)) }))
+    named(snapshot, asked).map(Some).ok_or_else(unknown)
 }
 
-/// Chooses a target and counts the load there. Workers in `failed` were tried for this request already.
-pub(crate) fn place(gateway: &Gateway, placement: &Placement<'_>, failed: &[WorkerId]) -> Result<Placed, Refusal> {
-    let Placement { call, model, prompt, salt, expected_output_tokens, answer, pin } = placement;
+/// What `name` or `name/rank` stands for, if anything.
+pub(crate) fn named(snapshot: &Snapshot, asked: &str) -> Option<Pin> {
+    if let Some(worker) = snapshot.worker_named(asked) {
+        return Some(Pin { worker: worker.id, rank: None });
+    }
+    let (name, rank) = asked.rsplit_once('/')?;
+    let worker = snapshot.worker_named(name)?;
+    let rank = rank.parse::<u32>().ok().filter(|rank| *rank < worker.dp_ranks())?;
+    Some(Pin { worker: worker.id, rank: Some(DpRank(rank)) })
+}
+
+/// Chooses a target and counts the load there.
+pub(crate) fn place(gateway: &Gateway, placement: &Placement<'_>) -> Result<Placed, Refusal> {
+    let lot = gateway.ids.draw_lot();
+    match with_job(gateway, placement, lot, |now, job| gateway.router.decide(now, job)) {
+        Dispatch::Plan(plan) => {
+            let lease = Lease::new(Arc::clone(&gateway.router), gateway.clock, plan.reservation, plan.decode.target);
+            Ok(Placed { decision: as_told(plan.decision, placement.model), lease })
+        }
+        // The router never holds yet: its queue is not built, and nobody could release the ticket.
+        Dispatch::Held(_) => {
+            Err(Refusal { policy: placement.overrides.policy.unwrap_or(Policy::Warm), excluded: Vec::new() })
+        }
+        Dispatch::Refused(refusal) => Err(refusal),
+    }
+}
+
+/// The decision that [`place`] would make; changes nothing.
+pub(crate) fn preview(gateway: &Gateway, placement: &Placement<'_>) -> Result<Decision, Refusal> {
+    let lot = gateway.ids.next_lot();
+    let decision = with_job(gateway, placement, lot, |now, job| gateway.router.preview(now, job))?;
+    Ok(as_told(decision, placement.model))
+}
+
+/// What every eligible target would have with the request; changes nothing.
+pub(crate) fn potential_loads(gateway: &Gateway, placement: &Placement<'_>) -> Result<Vec<PotentialLoad>, Refusal> {
+    let lot = gateway.ids.next_lot();
+    with_job(gateway, placement, lot, |now, job| gateway.router.potential_loads(now, job))
+}
+
+/// What a client is told when nobody can take its request. A busy worker is there and will have room again.
+pub(crate) fn refusal_error(refusal: &Refusal) -> ApiError {
+    if refusal.excluded.iter().any(|excluded| excluded.reason == ExcludeReason::Busy) {
+        let message = "every worker that could take the request is above the busy threshold: try again";
+        return ApiError::new(ErrorCode::Overloaded, message).with_retry_after(BUSY_RETRY_S);
+    }
+    dispatch::no_worker()
+}
+
+/// No worker is healthy, and the last good ones are asked all the same, since a probe may be wrong: the receipt says so.
+fn as_told(mut decision: Decision, model: &ModelView) -> Decision {
+    if model.panic {
+        decision.method = Method::Panic;
+    }
+    decision
+}
+
+/// Puts candidates and exclusions together and lets the router look at them.
+fn with_job<T>(gateway: &Gateway, placement: &Placement<'_>, lot: u64, act: impl FnOnce(Moment, &Job<'_>) -> T) -> T {
+    let Placement { overrides, model, prompt, salt, expected_output_tokens, answer, pin, failed } = placement;
     let identity = prompt.blocks.as_ref().map_or(Identity::TextPrefix, PromptBlocks::identity);
     let mut candidates = Vec::with_capacity(model.candidates.len());
-    let mut excluded: Vec<Excluded> = model
-        .unusable
-        .iter()
-        .map(|unusable| Excluded {
-            target: unusable.target,
-            name: Arc::clone(&unusable.name),
-            reason: match unusable.state {
-                WorkerState::WarmingUp => ExcludeReason::WarmingUp,
-                WorkerState::Draining => ExcludeReason::Draining,
-                WorkerState::Ejected => ExcludeReason::CircuitOpen,
-                WorkerState::Unknown | WorkerState::Down | WorkerState::Ready => ExcludeReason::Unhealthy,
-            },
-        })
-        .collect();
+    let mut excluded: Vec<Excluded> = model.unusable.iter().map(unusable).collect();
     for candidate in &model.candidates {
         let worker = &candidate.worker;
-        if failed.contains(&candidate.target.worker) {
-            let name = Arc::clone(&worker.name);
-            excluded.push(Excluded { target: candidate.target, name, reason: ExcludeReason::FailedBefore });
+        let asked_for = pin.is_none_or(|pin| pin.allows(candidate.target));
+        let reason = if failed.iter().any(|failed| failed.allows(candidate.target)) {
+            Some(ExcludeReason::FailedBefore)
+        } else {
+            // One that was not asked for is left to the router to say so: that it is busy too is no reason to wait.
+            (asked_for && is_busy(worker, gateway.rules.busy_threshold)).then_some(ExcludeReason::Busy)
+        };
+        if let Some(reason) = reason {
+            excluded.push(Excluded { target: candidate.target, name: Arc::clone(&worker.name), reason });
             continue;
         }
         candidates.push(Candidate {
@@ -95,7 +144,7 @@ pub(crate) fn place(gateway: &Gateway, placement: &Placement<'_>, failed: &[Work
     }
     let stopwatch = Since(gateway.clock);
     let job = Job {
-        policy: call.overrides.policy,
+        policy: overrides.policy,
         pin: *pin,
         blocks: prompt.blocks.as_ref(),
         prompt_tokens: prompt.tokens,
@@ -103,28 +152,33 @@ pub(crate) fn place(gateway: &Gateway, placement: &Placement<'_>, failed: &[Work
         answer: *answer,
         candidates: &candidates,
         excluded: &excluded,
-        random: gateway.ids.draw(),
+        random: lot,
         overrides: Overrides {
-            overlap_weight: call.overrides.overlap_weight,
-            temperature: call.overrides.temperature,
-            priority: call.overrides.priority,
+            overlap_weight: overrides.overlap_weight,
+            temperature: overrides.temperature,
+            priority: overrides.priority,
         },
         stopwatch: &stopwatch,
     };
-    match gateway.router.decide(gateway.clock.now(), &job) {
-        Dispatch::Plan(plan) => {
-            let lease = Lease::new(Arc::clone(&gateway.router), gateway.clock, plan.reservation, plan.decode.target);
-            let mut decision = plan.decision;
-            if model.panic {
-                // No worker is healthy: the last good ones are asked all the same, since a probe may be wrong.
-                decision.method = Method::Panic;
-            }
-            Ok(Placed { decision, lease })
-        }
-        // The router never holds yet: its queue is not built, and nobody could release the ticket.
-        Dispatch::Held(_) => Err(Refusal { policy: call.overrides.policy.unwrap_or(Policy::Warm), excluded }),
-        Dispatch::Refused(refusal) => Err(refusal),
+    act(gateway.clock.now(), &job)
+}
+
+fn unusable(unusable: &Unusable) -> Excluded {
+    Excluded {
+        target: unusable.target,
+        name: Arc::clone(&unusable.name),
+        reason: match unusable.state {
+            WorkerState::WarmingUp => ExcludeReason::WarmingUp,
+            WorkerState::Draining => ExcludeReason::Draining,
+            WorkerState::Ejected => ExcludeReason::CircuitOpen,
+            WorkerState::Unknown | WorkerState::Down | WorkerState::Ready => ExcludeReason::Unhealthy,
+        },
     }
+}
+
+/// Whether its cache is fuller than allowed, by its own figure. Without one a worker is never busy.
+fn is_busy(worker: &WorkerView, threshold: Option<f64>) -> bool {
+    worker.load.kv_usage_ratio.zip(threshold).is_some_and(|(usage, threshold)| usage > threshold)
 }
 
 /// The router's stopwatch, on the process's clock.

@@ -101,8 +101,7 @@ async fn within(gateway: &Gateway, call: &Call, worker: &WorkerView, target: Tar
     let Answer { response, connection } =
         gateway.pools.send(outgoing, &gateway.clock).await.map_err(Failure::of_send)?;
     let (head, body) = response.into_parts();
-    if head.headers.contains_key(header::TRANSFER_ENCODING) && head.headers.contains_key(header::CONTENT_LENGTH) {
-        // Two readers could see its end in two places; the connection is not used again.
+    if headers::tell_two_lengths(&head.headers) {
         return Err(Failure::protocol("the worker's reply tells its length in two ways: try again".to_owned()));
     }
     match head.status.as_u16() {

@@ -77,6 +77,12 @@ pub(crate) fn downstream(worker: &HeaderMap) -> HeaderMap {
     out
 }
 
+/// Whether a reply tells its length in two ways: two readers could see its end in two places, so its connection is not used
+/// again.
+pub(crate) fn tell_two_lengths(reply: &HeaderMap) -> bool {
+    reply.contains_key(TRANSFER_ENCODING) && reply.contains_key(CONTENT_LENGTH)
+}
+
 /// Fields that `Connection` declares to be for this hop only.
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     headers

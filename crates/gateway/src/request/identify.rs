@@ -1,17 +1,30 @@
 //! Stage 3: what the prompt is, in tokens if they can be had, else as text.
 //!
-//! Nothing here can fail a request: whatever goes wrong, the prompt is known by its text prefix, and the receipt says so.
+//! Tokens come from the model's own tokenizer, or where there is none from an engine. Nothing here can fail a request:
+//! whatever goes wrong, the prompt is known by its text prefix, and the receipt says so.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+mod engine;
+mod known;
+mod own;
+mod question;
+mod standing;
+
+use std::{num::NonZero, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use dialect::{Dialect, PromptPart, RawJson, RequestView};
-use fleet::ModelArtefacts;
+use fleet::{Fleet, ModelArtefacts, TokenizerSource};
 use kv_blocks::{HashScheme, PromptBlocks};
 use net::Clock;
-use prompt::{ChatRequest, PromptModel};
+use prompt::estimate_tokens;
 use routing::receipt::PromptSource;
-use tokio::sync::Semaphore;
+
+pub(super) use self::own::{Seats, cost_of, cost_of_objects, text_of};
+use self::{
+    engine::EngineTokens,
+    own::{Tokenised, tokenise},
+};
+use crate::upstream::Pools;
 
 /// A prompt as the decision sees it.
 #[derive(Debug)]
@@ -27,22 +40,52 @@ pub(crate) struct Identified {
 }
 
 /// What the stage needs beside the request.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Identify {
-    pub(crate) scheme: HashScheme,
-    pub(crate) budget: Duration,
-    pub(crate) clock: Clock,
-    /// Long prompts tokenised at once, a seat each: the next waits its turn. More than there are cores would only slow each
-    /// other down, and tokenizers keep tables for every thread they run on.
-    pub(crate) seats: Arc<Semaphore>,
+    scheme: HashScheme,
+    budget: Duration,
+    clock: Clock,
+    /// For generations: as many as there are cores. More would only slow each other down, and tokenizers keep tables for
+    /// every thread they run on.
+    seats: Seats,
+    /// For those who only ask: apart, so that no generation waits behind them.
+    side_seats: Seats,
+    engine: EngineTokens,
 }
 
-/// Longest computation on a runtime thread: beyond it the work moves to the blocking pool, so that no other stream waits.
-/// A text may cost some ten times what is predicted (one word of many kilobytes), so this is well below what would hurt.
-const ON_RUNTIME: Duration = Duration::from_micros(500);
+/// A conversation may be this many times longer than the budget allows, if what is new in it is within the budget.
+const MOSTLY_KNOWN: u32 = 32;
+/// What a byte of a text costs that stands for itself: it is read as JSON, and written again.
+const TEXT_COST_PER_BYTE: Duration = Duration::from_nanos(10);
+/// And it may have this many bytes: what is not new is still rendered and looked up, in some 5 ns a byte.
+const LONGEST_KNOWN: usize = 512 << 10;
 
 impl Identify {
-    /// Finds the prompt's identity. `bytes` is the body that `view` was read from.
+    pub(crate) fn new(
+        scheme: HashScheme,
+        budget: Duration,
+        clock: Clock,
+        fleet: Arc<Fleet>,
+        pools: Pools,
+        connect_timeout: Duration,
+    ) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        Self {
+            scheme,
+            budget,
+            clock,
+            seats: Seats::new(cores),
+            side_seats: Seats::new(cores.div_ceil(2)),
+            engine: EngineTokens::new(fleet, pools, clock, budget, connect_timeout),
+        }
+    }
+
+    /// Where work is done for those who only ask.
+    pub(super) fn side_seats(&self) -> &Seats {
+        &self.side_seats
+    }
+
+    /// Finds the prompt's identity, for a generation. `bytes` is the body that `view` was read from.
     pub(crate) async fn run(
         &self,
         artefacts: &Arc<ModelArtefacts>,
@@ -50,52 +93,110 @@ impl Identify {
         bytes: &Bytes,
         view: &RequestView<'_>,
     ) -> Identified {
-        if let PromptPart::TokenIds(ids) = &view.prompt {
+        self.find(artefacts, Asked { dialect, bytes, view, seats: &self.seats }).await
+    }
+
+    /// As [`Self::run`], for those who only ask, such as `/v1/route`: no generation waits behind them.
+    pub(crate) async fn run_aside(
+        &self,
+        artefacts: &Arc<ModelArtefacts>,
+        dialect: Dialect,
+        bytes: &Bytes,
+        view: &RequestView<'_>,
+    ) -> Identified {
+        self.find(artefacts, Asked { dialect, bytes, view, seats: &self.side_seats }).await
+    }
+
+    async fn find(&self, artefacts: &Arc<ModelArtefacts>, asked: Asked<'_>) -> Identified {
+        if let PromptPart::TokenIds(ids) = &asked.view.prompt {
+            // The engine computes only the last of them: which ones, and so which blocks, is its own to say.
+            if asked.view.rendering.truncate_prompt_tokens.is_some() {
+                return Identified::without_blocks(u32::try_from(ids.len()).unwrap_or(u32::MAX));
+            }
             let blocks = PromptBlocks::of_tokens(self.scheme, ids.as_slice().into());
             return Identified::of(PromptSource::Given, blocks);
         }
-        let model = artefacts.prompt.as_ref().filter(|model| model.predicted_cost(prompt_bytes(view)) <= self.budget);
-        let Some(model) = model else { return self.by_text(view) };
-        let tokenised = if model.predicted_cost(prompt_bytes(view)) <= ON_RUNTIME {
-            tokenise(model, view, &self.clock)
-        } else {
-            let (model, bytes, clock) = (Arc::clone(model), bytes.clone(), self.clock);
-            let seat = Arc::clone(&self.seats).acquire_owned().await;
-            let work = move || {
-                // Held by the work itself: it goes on when the client has left.
-                let _seat = seat;
-                dialect::view(dialect, &bytes).ok().and_then(|view| tokenise(&model, &view, &clock))
-            };
-            tokio::task::spawn_blocking(work).await.unwrap_or_default()
+        let found = match (&artefacts.prompt, &artefacts.source) {
+            (Some(model), _) => self.by_own(model, asked).await,
+            (None, TokenizerSource::Remote) => self.by_engine(asked).await,
+            (None, _) => None,
         };
-        match tokenised {
-            Some(Tokenised { tokens, new_tokens, render_us, tokenize_us }) => {
-                let blocks = PromptBlocks::of_tokens(self.scheme, tokens.into());
-                Identified { new_tokens, render_us, tokenize_us, ..Identified::of(PromptSource::Tokens, blocks) }
-            }
-            None => self.by_text(view),
+        match found {
+            Some(found) => found,
+            None => self.by_text(asked).await,
         }
     }
 
-    fn by_text(&self, view: &RequestView<'_>) -> Identified {
-        let identity = match &view.prompt {
-            PromptPart::Messages(messages) => {
-                prompt::chat_identity(messages.as_str(), view.rendering.tools.map(RawJson::as_str))
-            }
-            PromptPart::Text(text) => prompt::text_identity(text),
-            PromptPart::TokenIds(_) | PromptPart::Batch | PromptPart::None => {
-                return Identified {
-                    source: PromptSource::None,
-                    blocks: None,
-                    tokens: 0,
-                    new_tokens: 0,
-                    render_us: 0.0,
-                    tokenize_us: 0.0,
-                };
-            }
-        };
-        Identified::of(PromptSource::TextPrefix, PromptBlocks::of_text(self.scheme, &identity))
+    async fn by_own(&self, model: &Arc<prompt::PromptModel>, asked: Asked<'_>) -> Option<Identified> {
+        let bytes_of_prompt = prompt_bytes(asked.view);
+        let cost = model.predicted_cost(bytes_of_prompt);
+        let may_be_known = cost <= self.budget.saturating_mul(MOSTLY_KNOWN) && bytes_of_prompt <= LONGEST_KNOWN;
+        if cost > self.budget && !may_be_known {
+            return None;
+        }
+        let (clock, budget, model) = (self.clock, self.budget, Arc::clone(model));
+        let objects = objects_cost(asked.view);
+        let tokenised = asked.work(cost + objects, move |view| tokenise(&model, view, budget, clock)).await.flatten();
+        let Tokenised { tokens, new_tokens, render_us, tokenize_us } = tokenised?;
+        let blocks = PromptBlocks::of_tokens(self.scheme, tokens.into());
+        Some(Identified { new_tokens, render_us, tokenize_us, ..Identified::of(PromptSource::Tokens, blocks) })
     }
+
+    async fn by_engine(&self, asked: Asked<'_>) -> Option<Identified> {
+        let started = self.clock.now();
+        let answer = self.engine.tokens(asked).await?;
+        let tokenize_us = self.clock.now().ms_since(started) * 1e3;
+        let found = Identified::of(PromptSource::EngineTokenize, PromptBlocks::of_tokens(self.scheme, answer.tokens));
+        let new_tokens = if answer.known { 0 } else { found.tokens };
+        Some(Identified { new_tokens, tokenize_us, ..found })
+    }
+
+    async fn by_text(&self, asked: Asked<'_>) -> Identified {
+        let scheme = self.scheme;
+        let cost = own::cost_of(prompt_bytes(asked.view), TEXT_COST_PER_BYTE);
+        let found = asked.work(cost, move |view| by_text(scheme, view)).await;
+        found.unwrap_or_else(|| Identified::without_blocks(estimate_tokens(prompt_bytes(asked.view))))
+    }
+}
+
+/// A request's body, what was read from it, and where work on it is done.
+#[derive(Clone, Copy, Debug)]
+struct Asked<'a> {
+    dialect: Dialect,
+    bytes: &'a Bytes,
+    view: &'a RequestView<'a>,
+    seats: &'a Seats,
+}
+
+impl Asked<'_> {
+    /// Works on the view where its `cost`, as predicted, belongs. `None` if it panicked.
+    async fn work<T: Send + 'static>(
+        self,
+        cost: Duration,
+        work: impl FnOnce(&RequestView<'_>) -> T + Send + 'static,
+    ) -> Option<T> {
+        if cost <= own::ON_RUNTIME {
+            return Some(work(self.view));
+        }
+        let (dialect, bytes) = (self.dialect, self.bytes.clone());
+        self.seats.run(cost, move || dialect::view(dialect, &bytes).ok().map(|view| work(&view))).await.flatten()
+    }
+}
+
+fn by_text(scheme: HashScheme, view: &RequestView<'_>) -> Identified {
+    let identity = match &view.prompt {
+        PromptPart::Messages(messages) => {
+            prompt::chat_identity(messages.as_str(), view.rendering.tools.map(RawJson::as_str))
+        }
+        PromptPart::Text(text) => prompt::text_identity(text),
+        // Several prompts have no one prefix; their length is load all the same.
+        PromptPart::Batch { text_bytes, ids } => {
+            let ids = u32::try_from(*ids).unwrap_or(u32::MAX);
+            return Identified::without_blocks(estimate_tokens(*text_bytes).saturating_add(ids));
+        }
+        PromptPart::TokenIds(_) | PromptPart::None => return Identified::without_blocks(0),
+    };
+    Identified::of(PromptSource::TextPrefix, PromptBlocks::of_text(scheme, &identity))
 }
 
 impl Identified {
@@ -103,60 +204,12 @@ impl Identified {
         let tokens = blocks.token_count();
         Self { source, tokens, new_tokens: tokens, blocks: Some(blocks), render_us: 0.0, tokenize_us: 0.0 }
     }
-}
 
-#[derive(Debug)]
-struct Tokenised {
-    tokens: Vec<u32>,
-    new_tokens: u32,
-    render_us: f64,
-    tokenize_us: f64,
-}
-
-/// The engine's token ids, or nothing where they cannot be told.
-fn tokenise(model: &PromptModel, view: &RequestView<'_>, clock: &Clock) -> Option<Tokenised> {
-    let rendering = &view.rendering;
-    // An engine that cuts prompts does it after tokenising, and by rules of its own.
-    if rendering.truncate_prompt_tokens.is_some() {
-        return None;
+    /// Something of about this many tokens that no cache can know.
+    pub(super) fn without_blocks(tokens: u32) -> Self {
+        let source = PromptSource::None;
+        Self { source, tokens, new_tokens: tokens, blocks: None, render_us: 0.0, tokenize_us: 0.0 }
     }
-    let started = clock.now();
-    let text = match &view.prompt {
-        PromptPart::Messages(messages) => {
-            let chat = ChatRequest {
-                messages: messages.as_str(),
-                tools: rendering.tools.map(RawJson::as_str),
-                documents: rendering.documents.map(RawJson::as_str),
-                chat_template: rendering.chat_template.map(RawJson::as_str),
-                chat_template_kwargs: rendering.chat_template_kwargs.map(RawJson::as_str),
-                reasoning_effort: rendering.reasoning_effort.map(RawJson::as_str),
-                add_generation_prompt: rendering.add_generation_prompt.unwrap_or(true),
-                continue_final_message: rendering.continue_final_message.unwrap_or(false),
-                add_special_tokens: rendering.add_special_tokens.unwrap_or(false),
-            };
-            match model.chat_text(&chat, clock.unix_s()) {
-                Ok(text) => Cow::Owned(text),
-                Err(error) => {
-                    tracing::debug!(%error, "the chat could not be rendered, going by its text");
-                    return None;
-                }
-            }
-        }
-        PromptPart::Text(text) => Cow::Borrowed(&**text),
-        PromptPart::TokenIds(_) | PromptPart::Batch | PromptPart::None => return None,
-    };
-    let rendered = clock.now();
-    let chat = matches!(view.prompt, PromptPart::Messages(_));
-    // A chat template writes the special tokens itself; a plain prompt gets those of the tokenizer.
-    let add_special_tokens = rendering.add_special_tokens.unwrap_or(!chat);
-    let (tokens, new_tokens) = model.text_tokens_counted(&text, add_special_tokens).ok()?;
-    let done = clock.now();
-    Some(Tokenised {
-        tokens,
-        new_tokens,
-        render_us: rendered.ms_since(started) * 1e3,
-        tokenize_us: done.ms_since(rendered) * 1e3,
-    })
 }
 
 /// Bytes that would be rendered and tokenised, about.
@@ -166,6 +219,13 @@ fn prompt_bytes(view: &RequestView<'_>) -> usize {
             messages.as_str().len() + view.rendering.tools.map_or(0, |tools| tools.as_str().len())
         }
         PromptPart::Text(text) => text.len(),
-        PromptPart::TokenIds(_) | PromptPart::Batch | PromptPart::None => 0,
+        PromptPart::TokenIds(_) | PromptPart::Batch { .. } | PromptPart::None => 0,
     }
+}
+
+/// What the messages and tools cost beside their bytes.
+fn objects_cost(view: &RequestView<'_>) -> Duration {
+    let PromptPart::Messages(messages) = &view.prompt else { return Duration::ZERO };
+    let tools = view.rendering.tools.map_or(Duration::ZERO, |tools| cost_of_objects(tools.as_str().as_bytes()));
+    cost_of_objects(messages.as_str().as_bytes()) + tools
 }

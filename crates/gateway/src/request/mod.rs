@@ -10,9 +10,13 @@ mod decide;
 mod dispatch;
 mod headers;
 mod identify;
+mod looked_up;
+mod receipt;
 mod relay;
 mod reply;
+mod route_api;
 mod settle;
+mod tokenize;
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
@@ -23,7 +27,7 @@ use http::{Request, Response, header::EXPECT};
 use hyper::body::Incoming;
 use kv_blocks::{Moment, WorkerId};
 use routing::{
-    Answer,
+    Answer, Pin,
     receipt::{AttemptClass, PromptNote},
 };
 
@@ -37,8 +41,10 @@ use self::{
     accept::Call,
     decide::{Placed, Placement},
     dispatch::{Content, Failure, LastWord},
+    looked_up::LookedUp,
+    receipt::About,
     relay::{Begun, Relay},
-    settle::{About, Settle},
+    settle::Settle,
 };
 use crate::{
     Gateway,
@@ -87,6 +93,12 @@ async fn routed(
     settle.timing().accept = gateway.clock.now().ms_since(received) * 1e3;
     let result = match route.endpoint {
         Endpoint::Generate(dialect) => return generate(gateway, call, dialect, settle).await,
+        Endpoint::Tokenize => return tokenize::tokenize(gateway, call, settle).await,
+        Endpoint::Detokenize => return tokenize::detokenize(gateway, call, settle).await,
+        Endpoint::Route => route_api::route(gateway, &call).await,
+        Endpoint::PotentialLoads => route_api::potential_loads(gateway, &call).await,
+        Endpoint::PrefillComplete => route_api::prefill_complete(gateway, &call, below(route, call.target.path())),
+        Endpoint::FreeReservation => route_api::free(gateway, &call, below(route, call.target.path())),
         Endpoint::Models => Ok(reply::json(200, &gateway.model_list(), &request_id)),
         Endpoint::Model => {
             gateway.one_model(below(route, call.target.path())).map(|model| reply::json(200, &model, &request_id))
@@ -120,43 +132,64 @@ async fn generate(gateway: &Arc<Gateway>, call: Call, dialect: Dialect, mut sett
     };
     let snapshot = gateway.fleet.snapshot();
     let found = gateway.model(&snapshot, &view.model).and_then(|model| {
-        let pin = decide::pin(&snapshot, call.overrides.worker.as_deref())?;
+        let pin = decide::pin(&snapshot, call.overrides.worker.as_deref(), "x-warmroute-worker")?;
         Ok((model, pin))
     });
-    let (mut model, pin) = match found {
+    let (model, pin) = match found {
         Ok(found) => found,
         Err(error) => return refused(settle, &error),
     };
     let prompt = gateway.identify.run(&model.artefacts, dialect, call.body.bytes(), &view).await;
     settle.timing().render = prompt.render_us;
     settle.timing().tokenize = prompt.tokenize_us;
-    settle.about(about(&view, &model, &call, &prompt));
+    settle.about(about(&view, &model, call.overrides.priority, &prompt));
+    settle.looked_up(LookedUp::of(dialect, &view, &prompt));
     gateway.metrics.identified(prompt.source.as_str());
-    let salt: Option<Arc<str>> = view.cache_salt.as_deref().map(Arc::from);
-    let expected_output_tokens = view.max_tokens;
-    let answer = if view.stream { Answer::Streamed } else { Answer::Whole };
+    let errand = Errand {
+        model,
+        prompt,
+        salt: view.cache_salt.as_deref().map(Arc::from),
+        expected_output_tokens: view.max_tokens,
+        answer: if view.stream { Answer::Streamed } else { Answer::Whole },
+        pin,
+    };
     drop(view);
+    carried(gateway, call, errand, settle).await
+}
 
+/// What is carried to a worker beside the client's bytes.
+#[derive(Debug)]
+struct Errand {
+    model: Arc<ModelView>,
+    prompt: identify::Identified,
+    salt: Option<Arc<str>>,
+    expected_output_tokens: Option<u32>,
+    answer: Answer,
+    pin: Option<Pin>,
+}
+
+/// The stages from the decision on.
+async fn carried(gateway: &Arc<Gateway>, call: Call, errand: Errand, mut settle: Settle) -> Response<ReplyBody> {
+    let Errand { mut model, prompt, salt, expected_output_tokens, answer, pin } = errand;
     let deadline = call.received + gateway.rules.timeout;
     let mut tries = Tries::default();
     loop {
         let placement = Placement {
-            call: &call,
+            overrides: &call.overrides,
             model: &model,
             prompt: &prompt,
             salt: salt.clone(),
             expected_output_tokens,
             answer,
             pin,
+            failed: &tries.excluded,
         };
-        let Placed { decision, lease } = match decide::place(gateway, &placement, &tries.excluded) {
+        let Placed { decision, lease } = match decide::place(gateway, &placement) {
             Ok(placed) => placed,
             Err(refusal) => {
+                let error = decide::refusal_error(&refusal);
                 settle.refused(refusal);
-                return last_word(
-                    settle,
-                    tries.last.map_or_else(|| LastWord::Error(dispatch::no_worker()), |it| it.reply),
-                );
+                return last_word(settle, tries.last.map_or_else(|| LastWord::Error(error), |it| it.reply));
             }
         };
         let target = lease.target();
@@ -179,14 +212,14 @@ async fn generate(gateway: &Arc<Gateway>, call: Call, dialect: Dialect, mut sett
     }
 }
 
-fn about(view: &dialect::RequestView<'_>, model: &ModelView, call: &Call, prompt: &identify::Identified) -> About {
+fn about(view: &dialect::RequestView<'_>, model: &ModelView, priority: i32, prompt: &identify::Identified) -> About {
     let served = model.candidates.first();
     About {
         model: Arc::from(&*view.model),
         served_model: served.map(|candidate| Arc::clone(&candidate.namespace_model)),
         lora: served.and_then(|candidate| candidate.lora.clone()),
         stream: view.stream,
-        priority: call.overrides.priority,
+        priority,
         prompt: PromptNote { source: prompt.source, tokens: prompt.tokens, new_tokens: prompt.new_tokens },
     }
 }
@@ -195,7 +228,7 @@ fn about(view: &dialect::RequestView<'_>, model: &ModelView, call: &Call, prompt
 #[derive(Debug, Default)]
 struct Tries {
     /// Workers that failed it, all their ranks with them: what failed is a process, not a rank.
-    excluded: Vec<WorkerId>,
+    excluded: Vec<Pin>,
     /// Attempts that sent something.
     sends: u32,
     /// Times the only worker was tried again.
@@ -232,9 +265,9 @@ impl Tries {
                 return false;
             }
         }
-        self.excluded.push(worker);
+        self.excluded.push(Pin { worker, rank: None });
         let workers = || model.candidates.iter().map(|candidate| candidate.target.worker);
-        if !pinned && workers().any(|worker| !self.excluded.contains(&worker)) {
+        if !pinned && workers().any(|worker| !self.excluded.iter().any(|tried| tried.worker == worker)) {
             if class == AttemptClass::C2 {
                 self.permit = gateway.retry_permit();
                 return self.permit.is_some();

@@ -134,7 +134,8 @@ pub(crate) fn json(status: u16, value: &impl Serialize, request_id: &str) -> Res
     bytes(status, serde_json::to_vec(value).unwrap_or_default(), request_id)
 }
 
-fn bytes(status: u16, body: Vec<u8>, request_id: &str) -> Response<ReplyBody> {
+/// The same, written already.
+pub(super) fn bytes(status: u16, body: Vec<u8>, request_id: &str) -> Response<ReplyBody> {
     let mut fields = HeaderMap::with_capacity(4);
     fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     insert(&mut fields, HeaderName::from_static(REQUEST_ID), request_id);

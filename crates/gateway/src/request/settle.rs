@@ -9,15 +9,17 @@ use std::sync::Arc;
 use dialect::{ApiError, Chunk, ErrorCode, Usage};
 use fleet::FailureKind;
 use kv_blocks::{Moment, Target};
+use parity::Basis;
 use routing::{
-    Decision, Refusal,
-    receipt::{
-        Attempt, AttemptClass, AttemptResult, DecisionId, Hold, Outcome, OutcomeKind, PromptNote, Receipt, Timing,
-        Verdict,
-    },
+    CacheSource, Decision, Refusal,
+    receipt::{Attempt, AttemptClass, AttemptResult, DecisionId, Outcome, OutcomeKind, Receipt, Timing, Verdict},
 };
 
-use super::dispatch::{BodyKind, Content, Failure};
+use super::{
+    dispatch::{BodyKind, Content, Failure},
+    looked_up::LookedUp,
+    receipt::{About, Decided},
+};
 use crate::{Gateway, lease::Lease, metrics::Settled, routes::Route};
 
 /// The drop guard of one request.
@@ -29,6 +31,8 @@ pub(crate) struct Settle {
     received: Moment,
     id: DecisionId,
     about: Option<About>,
+    /// `None` for a request that computes no prompt.
+    looked_up: Option<LookedUp>,
     verdict: Option<Verdict>,
     won: Option<Won>,
     lease: Option<Lease>,
@@ -45,23 +49,16 @@ pub(crate) struct Settle {
     end: Option<OutcomeKind>,
 }
 
-/// What is known of a request before anything is decided.
-#[derive(Clone, Debug)]
-pub(crate) struct About {
-    pub(crate) model: Arc<str>,
-    pub(crate) served_model: Option<Arc<str>>,
-    pub(crate) lora: Option<Arc<str>>,
-    pub(crate) stream: bool,
-    pub(crate) priority: i32,
-    pub(crate) prompt: PromptNote,
-}
-
 /// What of the last decision is told in headers and counted at the end.
 #[derive(Clone, Debug)]
 pub(crate) struct Won {
     pub(crate) worker: Arc<str>,
     pub(crate) policy: &'static str,
     pub(crate) predicted_cached_tokens: u32,
+    pub(super) announced_cached_tokens: u32,
+    pub(super) basis: Basis,
+    target: Target,
+    pub(super) sent: Moment,
 }
 
 #[derive(Debug)]
@@ -81,6 +78,7 @@ impl Settle {
             received,
             id: gateway.decision_ids.next_id(),
             about: None,
+            looked_up: None,
             verdict: None,
             won: None,
             lease: None,
@@ -120,6 +118,11 @@ impl Settle {
         self.about = Some(about);
     }
 
+    /// Who gets the request will look for its prompt in a prefix cache.
+    pub(crate) fn looked_up(&mut self, looked_up: LookedUp) {
+        self.looked_up = Some(looked_up);
+    }
+
     /// A decision was made; the load it counted is ours to free.
     pub(crate) fn placed(&mut self, decision: Decision, lease: Lease) {
         let policy = decision.policy.as_str();
@@ -128,15 +131,17 @@ impl Settle {
         self.timing.hash += decision.hash_us;
         self.timing.lookup += decision.lookup_us;
         self.timing.decide += decision.decide_us;
-        self.open = Some(OpenAttempt {
-            target: lease.target(),
-            name: Arc::clone(&decision.winner_name),
-            started: self.gateway.clock.now(),
-        });
+        let (target, now) = (lease.target(), self.gateway.clock.now());
+        self.open = Some(OpenAttempt { target, name: Arc::clone(&decision.winner_name), started: now });
+        let by_events = decision.winning().is_some_and(|row| row.cache_source == CacheSource::Events);
         self.won = Some(Won {
             worker: Arc::clone(&decision.winner_name),
             policy,
             predicted_cached_tokens: decision.predicted_cached_tokens,
+            announced_cached_tokens: decision.announced_cached_tokens,
+            basis: if by_events { Basis::Events } else { Basis::Decisions },
+            target,
+            sent: now,
         });
         self.verdict = Some(Verdict::Decided(Box::new(decision)));
         self.lease = Some(lease);
@@ -238,6 +243,10 @@ impl Settle {
     fn close_attempt(&mut self, class: Option<AttemptClass>, result: AttemptResult, status: Option<u16>) {
         let Some(open) = self.open.take() else { return };
         self.gateway.metrics.attempted(class.map_or("", AttemptClass::as_str), result.as_str());
+        // A whole reply may be judged yet, and of an attempt of class C0 the engine has seen nothing.
+        if result != AttemptResult::Ok && class != Some(AttemptClass::C0) {
+            self.unjudged(open.target, open.started);
+        }
         self.attempts.push(Attempt {
             n: u32::try_from(self.attempts.len()).unwrap_or(u32::MAX).saturating_add(1),
             target: open.target,
@@ -261,29 +270,34 @@ impl Settle {
         }
         // A request that never came to a decision has nothing to explain.
         let (Some(about), Some(verdict)) = (self.about.take(), self.verdict.take()) else { return };
-        let timing = &mut self.timing;
-        timing.total = timing.accept + timing.render + timing.tokenize + timing.hash + timing.lookup + timing.decide;
-        self.gateway.ring.push(Receipt {
+        let decided = Decided {
             id: self.id,
             at_unix_ms: self.gateway.clock.unix_ms(),
             request_id: Arc::clone(&self.request_id),
-            tenant: Arc::from("default"),
-            dry_run: false,
             route: self.route.path,
-            model: about.model,
-            served_model: about.served_model,
-            lora: about.lora,
-            session: None,
-            stream: about.stream,
-            priority: about.priority,
-            prompt: about.prompt,
             verdict,
-            hold: Hold::default(),
-            attempts: self.attempts.clone(),
             timing: self.timing,
-            rewrites: Vec::new(),
-            outcome,
-        });
+        };
+        self.gateway.ring.push(Receipt { attempts: self.attempts.clone(), outcome, ..about.receipt(decided) });
+    }
+
+    /// The engine may have looked the prompt up, and what came of it says nothing.
+    fn unjudged(&self, target: Target, sent: Moment) {
+        let Some(looked_up) = self.looked_up else { return };
+        let until = self.first_token.unwrap_or_else(|| self.gateway.clock.now());
+        self.gateway.judge.unjudged(target, looked_up.unjudged(sent, until));
+    }
+
+    /// Hands in what was predicted and what came of it. `None` if that cannot be judged, else the cached tokens, where
+    /// they are known.
+    fn judge(&self, kind: OutcomeKind) -> Option<Option<u32>> {
+        let won = self.won.as_ref()?;
+        let sample = self.looked_up.filter(|_| kind == OutcomeKind::Ok).and_then(|it| it.sample(won, self.usage));
+        // Attempts that failed have been handed in already.
+        if sample.is_none() && self.attempts.last().is_some_and(|last| last.result == AttemptResult::Ok) {
+            self.unjudged(won.target, won.sent);
+        }
+        sample.map(|sample| self.gateway.judge.observe(won.target, sample))
     }
 
     fn outcome(&self, kind: OutcomeKind, now: Moment) -> Outcome {
@@ -316,6 +330,7 @@ impl Drop for Settle {
             self.gateway.metrics.open_streams.dec();
         }
         let now = self.gateway.clock.now();
+        let judged = self.judge(kind);
         self.gateway.metrics.settled(&Settled {
             route: self.route.path,
             kind,
@@ -324,6 +339,7 @@ impl Drop for Settle {
             timing: self.won.is_some().then_some(&self.timing),
             won: self.won.as_ref(),
             usage: self.usage,
+            judged,
         });
         if self.gateway.limits.log_requests {
             tracing::info!(

@@ -21,7 +21,7 @@ impl Batches {
         self.counts.batches += 1;
         let batch = match vllm::decode(payload) {
             Ok(batch) => batch,
-            Err(error) => return self.fault(error.to_string()),
+            Err(error) => return self.fault(error.to_string(), actions),
         };
         self.ts = batch.ts.or(self.ts);
         self.rank = batch.dp_rank.or(self.rank);
@@ -29,7 +29,7 @@ impl Batches {
             self.counts.events += 1;
             match event {
                 Ok(event) => self.take(&event, actions),
-                Err(error) => self.fault(error.to_string()),
+                Err(error) => self.fault(error.to_string(), actions),
             }
         }
     }
@@ -69,8 +69,12 @@ impl Batches {
         }
     }
 
-    fn fault(&mut self, error: String) {
+    /// Nobody knows what it said; it may have been removals.
+    fn fault(&mut self, error: String, actions: &mut Vec<Action>) {
         self.counts.decode_errors += 1;
         self.last_error = Some(error);
+        if actions.last() != Some(&Action::Hole) {
+            actions.push(Action::Hole);
+        }
     }
 }

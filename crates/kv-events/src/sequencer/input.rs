@@ -77,8 +77,10 @@ pub enum Input<'a> {
     },
     /// The end marker of the running replay.
     ReplayEnd,
-    /// The running replay could not be had: refused, timed out, broken answer.
+    /// The running replay could not be had, or not to its end: refused, silent, broken answer.
     ReplayFailed,
+    /// Everything known of this target is to be fetched anew, as far as the publisher still has it.
+    Resync,
     /// Time passed. Once a second is often enough.
     Tick,
 }
@@ -90,7 +92,11 @@ pub enum Action {
     Apply(IndexUpdate),
     /// Drop everything known of this target.
     Clear,
-    /// Ask the replay endpoint and feed its answers. No other replay is running.
+    /// Removals may have been lost here, in batches that are gone for good or cannot be read; or what was applied is being
+    /// repeated. What a target holds more than once is no longer to be counted on.
+    Hole,
+    /// Ask the replay endpoint, over a connection of its own, and feed its answers. What is left of an earlier answer is
+    /// dropped with its connection: nothing of it may be fed any more.
     RequestReplay {
         /// The first number wanted.
         from: u64,

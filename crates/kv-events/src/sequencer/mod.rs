@@ -4,16 +4,24 @@
 //! a new life of the publisher, and so is a first number of 0 (or another batch under the last number) after the
 //! connection was lost; a number that is skipped is a gap, to be filled from the replay endpoint if there is one.
 //!
-//! The machine asks, it does not fetch: sockets, time-outs and reconnecting are the caller's. It asks for one replay at
-//! a time.
+//! The machine asks, it does not fetch: sockets, time-outs and reconnecting are the caller's. It reads one answer at a
+//! time: asking again drops what is left of the one before.
 //!
-//! **Invariant**: what is applied between two [`Action::Clear`]s is in the publisher's order, and no batch twice.
+//! A resync clears only what it can rebuild: the whole history, when the answer begins with number 0. Where the publisher
+//! keeps less (vLLM 10 000 batches) or nothing, what is known stays, and whatever it still has is applied over it once
+//! more. Blocks that are held and never stored again would be lost for good otherwise, with all that hangs on them, while
+//! a block that is credited in error is put right by the first request that needs it, whose prefill stores it. Both ends
+//! of the repetition are an [`Action::Hole`], so that no store it repeats counts as a copy afterwards.
+//!
+//! **Invariant**: what is applied between two [`Action::Clear`]s is in the publisher's order, and no batch twice, except
+//! that a resync may go back and come through all that follows again.
 
 mod batches;
 mod counts;
 mod input;
 mod pending;
 mod phase;
+mod replaying;
 
 use std::hash::{DefaultHasher, Hasher};
 
@@ -42,7 +50,12 @@ pub struct Sequencer {
     pending: Pending,
     batches: Batches,
     last_event_at: Option<Moment>,
+    /// When a replay that failed is tried again, as a resync.
     retry: Option<Retry>,
+    /// Everything is to be fetched anew, because somebody wants it or a replay failed; until a whole replay was had.
+    resync_wanted: bool,
+    /// While a resync repeats what was applied before: the last of that.
+    repeated_until: Option<Position>,
 }
 
 impl Sequencer {
@@ -60,6 +73,8 @@ impl Sequencer {
             batches: Batches::default(),
             last_event_at: None,
             retry: None,
+            resync_wanted: false,
+            repeated_until: None,
         }
     }
 
@@ -91,10 +106,11 @@ impl Sequencer {
                 }
             }
             Input::ReplayFailed => {
-                if matches!(self.phase, Phase::Replaying(_)) {
-                    self.replay_failed(now, &mut actions);
+                if let Phase::Replaying(replay) = self.phase {
+                    self.replay_failed(replay, now, &mut actions);
                 }
             }
+            Input::Resync => self.resync(&mut actions),
             Input::Tick => {
                 if matches!(self.phase, Phase::Following) && self.retry.is_some_and(|retry| retry.at <= now) {
                     self.ask(0, Purpose::Resync, &mut actions);
@@ -182,8 +198,24 @@ impl Sequencer {
     }
 
     fn ask(&mut self, from: u64, purpose: Purpose, actions: &mut Vec<Action>) {
-        self.phase = Phase::Replaying(Replay { purpose, asked_after: self.pending.arrivals() });
+        let whole = matches!(purpose, Purpose::History | Purpose::Rebirth | Purpose::Resync);
+        self.phase = Phase::Replaying(Replay { purpose, whole, brought: 0, asked_after: self.pending.arrivals() });
         actions.push(Action::RequestReplay { from });
+    }
+
+    fn resync(&mut self, actions: &mut Vec<Action>) {
+        match self.phase {
+            _ if !self.settings.replay => return actions.push(Action::Hole),
+            Phase::Following => self.ask(0, Purpose::Resync, actions),
+            Phase::Replaying(_) | Phase::Connecting => {}
+        }
+        self.resync_wanted = true;
+    }
+
+    /// All that can be known of this life is known.
+    fn complete(&mut self) {
+        self.retry = None;
+        self.resync_wanted = false;
     }
 
     fn live(&mut self, seq: Option<u64>, payload: &[u8], actions: &mut Vec<Action>) {
@@ -235,11 +267,14 @@ impl Sequencer {
                         return Taken::Missing { from: expected, purpose: Purpose::Gap };
                     }
                 }
-                self.accept_hole(seq - expected);
+                self.accept_hole(seq - expected, actions);
             }
         } else if seq == 0 {
-            // The life is known from its first batch on: no failed replay matters any more.
-            self.retry = None;
+            // The life is known from its first batch on: a replay that failed before does not matter any more. One that
+            // fails now does, for the batches behind this one.
+            if missing == Missing::Ask {
+                self.complete();
+            }
         } else if missing == Missing::Ask && self.settings.replay {
             // The beginning was missed: it may have been published since the last replay was answered.
             return Taken::Missing { from: 0, purpose: Purpose::History };
@@ -267,11 +302,15 @@ impl Sequencer {
 
     fn forget(&mut self, actions: &mut Vec<Action>) {
         self.last = None;
+        self.repeated_until = None;
         self.batches.forget();
         actions.push(Action::Clear);
     }
 
-    fn accept_hole(&mut self, batches: u64) {
+    fn accept_hole(&mut self, batches: u64, actions: &mut Vec<Action>) {
+        if batches > 0 {
+            actions.push(Action::Hole);
+        }
         let holes = &mut self.batches.counts.holes;
         *holes = holes.saturating_add(batches);
     }
@@ -279,58 +318,9 @@ impl Sequencer {
     fn apply(&mut self, seq: u64, payload: &[u8], actions: &mut Vec<Action>) {
         self.last = Some(Position { seq, digest: digest(payload) });
         self.batches.apply(payload, actions);
-    }
-
-    fn replayed(&mut self, replay: Replay, seq: u64, payload: &[u8], actions: &mut Vec<Action>) {
-        let last = self.last;
-        match replay.purpose {
-            Purpose::Discard => return,
-            Purpose::Recognise => {
-                // A publisher that sends more than it was asked for: only the number asked for tells something.
-                if last.is_some_and(|last| seq < last.seq) {
-                    return;
-                }
-                if last.is_some_and(|last| seq == last.seq && digest(payload) != last.digest) {
-                    self.restart(actions);
-                    self.phase = Phase::Replaying(Replay { purpose: Purpose::Discard, ..replay });
-                    return;
-                }
-            }
-            Purpose::Rebirth if last.is_some_and(|last| seq <= last.seq) => self.restart(actions),
-            Purpose::Resync => self.forget(actions),
-            Purpose::Rebirth | Purpose::History | Purpose::Gap => {}
+        if self.repeated_until.take_if(|until| until.seq <= seq).is_some() {
+            actions.push(Action::Hole);
         }
-        self.returning = false;
-        if !matches!(replay.purpose, Purpose::History | Purpose::Gap) {
-            self.phase = Phase::Replaying(Replay { purpose: Purpose::History, ..replay });
-        }
-        if let Some(last) = self.last {
-            if seq <= last.seq {
-                return;
-            }
-            // Replays are in order: what was skipped is not in the publisher's buffer.
-            self.accept_hole(seq - last.seq - 1);
-        }
-        self.apply(seq, payload, actions);
-    }
-
-    fn replay_ended(&mut self, replay: Replay, actions: &mut Vec<Action>) {
-        match replay.purpose {
-            Purpose::Discard => self.ask(0, Purpose::History, actions),
-            Purpose::Recognise => self.ask(0, Purpose::Rebirth, actions),
-            Purpose::History | Purpose::Gap | Purpose::Rebirth | Purpose::Resync => {
-                self.retry = None;
-                self.phase = Phase::Following;
-                self.drain(actions, replay.asked_after);
-            }
-        }
-    }
-
-    fn replay_failed(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        self.retry = Some(Retry::after(self.retry, now));
-        self.phase = Phase::Following;
-        // Going on with a hole is better than standing still; the retry starts over.
-        self.drain(actions, u64::MAX);
     }
 
     /// Takes the live batches that waited, until one of them is behind a hole that a replay may fill; holes in front of

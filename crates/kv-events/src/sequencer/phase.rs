@@ -18,6 +18,10 @@ pub(super) enum Phase {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Replay {
     pub(super) purpose: Purpose,
+    /// Whether it brings all that the publisher still has.
+    pub(super) whole: bool,
+    /// How many batches of the answer were news and were applied.
+    pub(super) brought: u64,
     /// How many live batches had arrived when it was asked for: what is missing in front of those, and not in the
     /// answer, cannot be had.
     pub(super) asked_after: u64,
@@ -34,10 +38,8 @@ pub(super) enum Purpose {
     Recognise,
     /// The publisher no longer knows it: what does it know?
     Rebirth,
-    /// A replay failed earlier: start over from what the publisher still has.
+    /// Everything the publisher still has: a replay failed earlier, or somebody wants it.
     Resync,
-    /// The answers are of no use; their end is awaited.
-    Discard,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -7,11 +7,42 @@ use kv_blocks::{Moment, Namespace, SequenceHash, Target, Tier};
 use super::State;
 use crate::{DumpRow, IndexStats, Overlap, TargetDigest, TierBlocks, blocks::BlockKey, owner::OwnerId};
 
+/// Two runs of a target that is not trusted, side by side; each ends where its first block is missing.
+#[derive(Debug)]
+struct Doubted {
+    owner: OwnerId,
+    announced: TierBlocks,
+    announced_ended: bool,
+    predicted: u32,
+    predicted_ended: bool,
+}
+
+impl Doubted {
+    fn new(owner: OwnerId) -> Self {
+        Self { owner, announced: TierBlocks::default(), announced_ended: false, predicted: 0, predicted_ended: false }
+    }
+
+    /// Takes the next block: the tier it is announced in, and whether it is predicted.
+    fn step(&mut self, announced: Option<Tier>, predicted: bool) {
+        match announced {
+            Some(tier) if !self.announced_ended => self.announced.add(tier),
+            _ => self.announced_ended = true,
+        }
+        self.predicted_ended |= !predicted;
+        self.predicted += u32::from(!self.predicted_ended);
+    }
+
+    fn ended(&self) -> bool {
+        self.announced_ended && self.predicted_ended
+    }
+}
+
 impl State {
     pub(crate) fn lookup(&self, namespace: &Namespace, chain: &[SequenceHash], now: Moment) -> Vec<Overlap> {
         let Some(space) = self.spaces.find(namespace) else { return Vec::new() };
         let mut running: Vec<(OwnerId, TierBlocks)> = Vec::new();
         let mut ended = Vec::new();
+        let mut doubted: Vec<Doubted> = Vec::new();
         for (at, hash) in chain.iter().enumerate() {
             let key = BlockKey { space, hash: *hash };
             let block = self.blocks.get(key);
@@ -20,7 +51,13 @@ impl State {
                 let mut owners: Vec<_> = confirmed.chain(self.predictions.holders(key, now)).collect();
                 owners.sort_unstable();
                 owners.dedup();
-                running.extend(owners.into_iter().map(|owner| (owner, TierBlocks::default())));
+                for owner in owners {
+                    if self.owners.get(owner).trusted {
+                        running.push((owner, TierBlocks::default()));
+                    } else {
+                        doubted.push(Doubted::new(owner));
+                    }
+                }
             }
             let expected: Vec<_> = self.predictions.holders(key, now).collect();
             running.retain_mut(|(owner, blocks)| {
@@ -35,15 +72,21 @@ impl State {
                 }
                 true
             });
-            if running.is_empty() {
+            for doubted in &mut doubted {
+                let announced = block.and_then(|block| block.tiers_of(doubted.owner).best());
+                doubted.step(announced, expected.contains(&doubted.owner));
+            }
+            if running.is_empty() && doubted.iter().all(Doubted::ended) {
                 break;
             }
         }
-        let mut overlaps: Vec<_> = ended
-            .into_iter()
-            .chain(running)
-            .map(|(owner, blocks)| Overlap { target: self.owners.get(owner).target, blocks })
-            .collect();
+        let overlap = |owner, blocks, announced| Overlap { target: self.owners.get(owner).target, blocks, announced };
+        let trusted = ended.into_iter().chain(running).map(|(owner, blocks)| overlap(owner, blocks, blocks));
+        let doubted = doubted.into_iter().map(|doubted| {
+            let blocks = TierBlocks { speculative: doubted.predicted, ..TierBlocks::default() };
+            overlap(doubted.owner, blocks, doubted.announced)
+        });
+        let mut overlaps: Vec<_> = trusted.chain(doubted).collect();
         overlaps.sort_unstable_by_key(|overlap| overlap.target);
         overlaps
     }

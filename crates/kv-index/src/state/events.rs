@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use kv_blocks::{EngineHash, Identity, Namespace, Removed, SequenceHash, Stored, Target, Tier};
 
-use super::{ALIAS_BYTES, BLOCK_BYTES, MEMBERSHIP_BYTES, State};
+use super::{ALIAS_BYTES, BLOCK_BYTES, COPY_BYTES, MEMBERSHIP_BYTES, State};
 use crate::{
     Applied,
     blocks::{BlockKey, Place},
+    copies::Copies,
     owner::{Alias, Name, OwnerId},
     spaces::SpaceId,
 };
@@ -36,6 +37,11 @@ impl State {
 
         let mut applied = 0;
         let Origin { space, mut parent, mut depth } = origin;
+        let device = stored.tier == Tier::Device;
+        if let Some(hash) = parent.filter(|_| device) {
+            self.copies(owner, |copies| copies.believe(BlockKey { space, hash }));
+        }
+        let mut repeats = parent.is_none();
         for (name, tokens) in stored.hashes.iter().zip(stored.tokens.chunks_exact(size.len())) {
             let hash = self.settings.scheme.extend(parent, tokens);
             let alias = Alias { key: BlockKey { space, hash }, depth };
@@ -44,7 +50,11 @@ impl State {
                 self.shed += u64::from(all - applied);
                 break;
             }
-            self.hold(owner, (*name, size), alias, parent, stored.tier);
+            let new = self.hold(owner, (*name, size), alias, parent, stored.tier);
+            repeats &= !new;
+            if device && !new {
+                self.store_again(owner, alias.key, repeats);
+            }
             applied += 1;
             parent = Some(hash);
             depth = depth.saturating_add(1);
@@ -57,10 +67,32 @@ impl State {
         let mut done = Applied::default();
         let owner = self.owners.find(target);
         for name in &removed.hashes {
+            if let Some(owner) = owner.filter(|_| removed.tier == Tier::Device) {
+                self.copies(owner, Copies::note_removal);
+            }
             let known = owner.is_some_and(|owner| self.remove_named(owner, *name, removed.tier));
             *(if known { &mut done.applied } else { &mut done.ignored }) += 1;
         }
+        if let Some(owner) = owner {
+            while let Some((key, name)) = self.copies(owner, Copies::lapsed) {
+                self.lapse(owner, key, name);
+            }
+        }
         done
+    }
+
+    /// A target's stream may have lost removals: no block counts as held more than once from now on, and
+    /// what is on trust is over.
+    pub(crate) fn hole(&mut self, target: Target) {
+        let Some(owner) = self.owners.find(target) else { return };
+        for (key, name) in self.copies(owner, Copies::doubt) {
+            self.lapse(owner, key, name);
+        }
+    }
+
+    fn lapse(&mut self, owner: OwnerId, key: BlockKey, name: Name) {
+        self.leave_tier(owner, key, Tier::Device);
+        self.depart(owner, key, name);
     }
 
     /// Where an event's first block hangs, with one use of its namespace; `None` for an orphan.
@@ -87,7 +119,8 @@ impl State {
         Some(Origin { space: alias.key.space, parent: Some(alias.key.hash), depth: alias.depth.saturating_add(1) })
     }
 
-    fn hold(&mut self, owner: OwnerId, name: Name, alias: Alias, parent: Option<SequenceHash>, tier: Tier) {
+    /// Returns whether the owner did not hold the block in that tier before.
+    fn hold(&mut self, owner: OwnerId, name: Name, alias: Alias, parent: Option<SequenceHash>, tier: Tier) -> bool {
         let key = alias.key;
         match self.owners.get_mut(owner).aliases.insert(name, alias) {
             Some(old) if old.key == key => {}
@@ -112,8 +145,18 @@ impl State {
             content.blocks += 1;
             content.digest = content.digest.wrapping_add(mixed);
         }
-        if self.predictions.remove(key, owner) {
+        if self.owners.get(owner).trusted && self.predictions.remove(key, owner) {
             self.spaces.leave(key.space);
+        }
+        change.tier
+    }
+
+    /// A block the owner holds on its device was announced once more: as a repetition, or as a copy of its own.
+    fn store_again(&mut self, owner: OwnerId, key: BlockKey, repeats: bool) {
+        if repeats || self.bytes() + COPY_BYTES > self.settings.memory_budget {
+            self.copies(owner, |copies| copies.believe(key));
+        } else {
+            self.copies(owner, |copies| copies.add(key));
         }
     }
 
@@ -121,17 +164,32 @@ impl State {
     fn remove_named(&mut self, owner: OwnerId, name: EngineHash, tier: Tier) -> bool {
         let mut any = false;
         for (size, alias) in self.owners.get(owner).named(name) {
-            any |= self.leave_tier(owner, alias.key, tier);
-            if !self.holds(owner, alias.key)
-                && let Some(oldest) = self.owners.get_mut(owner).depart(name, size)
-            {
-                let alias = self.owners.get(owner).aliases.get(&oldest).copied();
-                if alias.is_some_and(|alias| !self.holds(owner, alias.key)) {
-                    self.drop_name(owner, oldest);
-                }
+            if tier == Tier::Device && self.take_copy(owner, alias.key, (name, size)) {
+                any = true;
+                continue;
             }
+            any |= self.leave_tier(owner, alias.key, tier);
+            self.depart(owner, alias.key, (name, size));
         }
         any
+    }
+
+    /// Returns whether there was more than one copy.
+    fn take_copy(&mut self, owner: OwnerId, key: BlockKey, name: Name) -> bool {
+        let held = self.owners.get(owner).content[Tier::Device.index()].blocks;
+        self.copies(owner, |copies| copies.take(key, name, held))
+    }
+
+    /// The name of a block that is gone is kept for a while, in place of an older one.
+    fn depart(&mut self, owner: OwnerId, key: BlockKey, name: Name) {
+        if self.holds(owner, key) {
+            return;
+        }
+        let Some(oldest) = self.owners.get_mut(owner).depart(name) else { return };
+        let alias = self.owners.get(owner).aliases.get(&oldest).copied();
+        if alias.is_some_and(|alias| !self.holds(owner, alias.key)) {
+            self.drop_name(owner, oldest);
+        }
     }
 
     /// Whether one block more fits the budget; unconfirmed entries make room for confirmed ones.

@@ -4,7 +4,7 @@ mod answers;
 mod events;
 mod promises;
 
-use std::{ops::Range, sync::Arc};
+use std::sync::Arc;
 
 use kv_blocks::{Target, Tier, WorkerId};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -12,6 +12,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::{
     IndexSettings,
     blocks::{BlockKey, Blocks},
+    copies::Copies,
     owner::{Name, OwnerId, Owners},
     predictions::Predictions,
     spaces::Spaces,
@@ -21,7 +22,8 @@ use crate::{
 const BLOCK_BYTES: u64 = 128;
 const MEMBERSHIP_BYTES: u64 = 12;
 const ALIAS_BYTES: u64 = 64;
-const PREDICTION_BYTES: u64 = 192;
+const PREDICTION_BYTES: u64 = 208;
+const COPY_BYTES: u64 = 128;
 
 #[derive(Debug)]
 pub(crate) struct State {
@@ -31,6 +33,8 @@ pub(crate) struct State {
     blocks: Blocks,
     predictions: Predictions,
     aliases: u64,
+    /// Blocks whose copies are counted.
+    counted: u64,
     orphans: u64,
     shed: u64,
     /// While predictions are being pruned: how many are to be left.
@@ -44,8 +48,8 @@ pub(crate) enum Clearing {
     Begin,
     /// The next part of its names.
     Names(usize),
-    /// The stamps that are still to be looked through for what it is expected to hold.
-    Promises(Range<u64>),
+    /// What it is expected to hold by promises whose stamps are below this; newer ones came since.
+    Promises(u64),
 }
 
 /// Entries touched at once, under one hold of the lock, by whatever goes through many.
@@ -60,6 +64,7 @@ impl State {
             owners: Owners::default(),
             predictions: Predictions::default(),
             aliases: 0,
+            counted: 0,
             orphans: 0,
             shed: 0,
             pruning: None,
@@ -98,8 +103,7 @@ impl State {
                 }
                 Clearing::Names(part + 1)
             }
-            Clearing::Names(_) => Clearing::Promises(0..self.predictions.next_stamp()),
-            Clearing::Promises(stamps) => Clearing::Promises(self.drop_predictions(owner, stamps)?),
+            step => return self.clear_promises(target, step),
         })
     }
 
@@ -145,6 +149,9 @@ impl State {
     fn leave_tier(&mut self, owner: OwnerId, key: BlockKey, tier: Tier) -> bool {
         let change = self.blocks.remove(key, owner, tier);
         if change.tier {
+            if tier == Tier::Device {
+                self.copies(owner, |copies| copies.leave(key));
+            }
             let mixed = self.mixed(key);
             let content = &mut self.owners.get_mut(owner).content[tier.index()];
             content.blocks -= 1;
@@ -154,6 +161,15 @@ impl State {
             self.spaces.leave(key.space);
         }
         change.tier
+    }
+
+    /// Changes what is known of a target's copies, and keeps the account.
+    fn copies<R>(&mut self, owner: OwnerId, change: impl FnOnce(&mut Copies) -> R) -> R {
+        let copies = &mut self.owners.get_mut(owner).copies;
+        let before = copies.len();
+        let done = change(copies);
+        self.counted = self.counted + copies.len() - before;
+        done
     }
 
     fn drop_name(&mut self, owner: OwnerId, name: Name) {
@@ -167,6 +183,7 @@ impl State {
         self.blocks.distinct() * BLOCK_BYTES
             + self.blocks.memberships() * MEMBERSHIP_BYTES
             + self.aliases * ALIAS_BYTES
+            + self.counted * COPY_BYTES
             + self.predictions.len() * PREDICTION_BYTES
             + self.spaces.bytes()
     }
@@ -179,7 +196,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{ops::Range, time::Duration};
 
     use kv_blocks::{BlockSize, DpRank, EngineHash, Identity, Moment, Namespace, SequenceHash, Stored};
 
@@ -187,6 +204,7 @@ mod tests {
     use crate::predictions::{Kind, Promise};
 
     const TARGET: Target = Target { worker: WorkerId(1), rank: DpRank(0) };
+    const OTHER: Target = Target { worker: WorkerId(2), rank: DpRank(0) };
     const BLOCKS: u32 = 20_000;
 
     fn state(settings: IndexSettings) -> State {
@@ -199,12 +217,12 @@ mod tests {
         BlockSize::new(1).unwrap()
     }
 
-    fn promise(state: &mut State, hashes: Range<u64>, seconds: u64) {
+    fn promise(state: &mut State, target: Target, hashes: Range<u64>, seconds: u64) {
         let namespace =
             Namespace { model: Arc::from("m"), lora: None, salt: None, block_size: size(), identity: Identity::Tokens };
         let chain: Vec<_> = hashes.map(SequenceHash).collect();
         let expires = Moment::at(Duration::from_secs(seconds));
-        state.promise(TARGET, &namespace, &chain, Moment::START, Promise { kind: Kind::Predicted, expires });
+        state.promise(target, &namespace, &chain, Moment::START, Promise { kind: Kind::Predicted, expires });
     }
 
     #[test]
@@ -227,7 +245,7 @@ mod tests {
                 },
             );
             for from in 0..10 {
-                promise(&mut state, from * 1000..(from + 1) * 1000, 100);
+                promise(&mut state, TARGET, from * 1000..(from + 1) * 1000, 100);
             }
             let (mut next, mut left) = (Some(Clearing::Begin), state.blocks.memberships() + state.predictions.len());
             assert_eq!(left, 30_000);
@@ -242,10 +260,28 @@ mod tests {
     }
 
     #[test]
+    fn forgetting_what_one_target_is_expected_to_hold_takes_no_step_for_what_others_are() {
+        let mut state = state(IndexSettings::default());
+        promise(&mut state, OTHER, 0..10_000, 100);
+        promise(&mut state, TARGET, 0..5000, 100);
+        promise(&mut state, OTHER, 10_000..20_000, 100);
+        let (mut next, mut steps) = (Some(Clearing::Begin), 0);
+        while let Some(now) = next {
+            next = state.clear_promises(TARGET, now);
+            // What came since stays.
+            if steps == 0 {
+                promise(&mut state, TARGET, 6000..6010, 100);
+            }
+            steps += 1;
+        }
+        assert_eq!((steps, state.predictions.len()), (3, 20_010), "one to begin, and two slices");
+    }
+
+    #[test]
     fn expired_entries_are_freed_in_slices() {
         let mut state = state(IndexSettings::default());
         for from in 0..10 {
-            promise(&mut state, from * 1000..(from + 1) * 1000, 1);
+            promise(&mut state, TARGET, from * 1000..(from + 1) * 1000, 1);
         }
         let later = Moment::at(Duration::from_secs(1));
         assert!(state.tidy(later));
@@ -260,12 +296,12 @@ mod tests {
         let mut state =
             state(IndexSettings { prediction_max_blocks: max, prune_target_ratio: 0.5, ..IndexSettings::default() });
         for from in 0..100 {
-            promise(&mut state, from * 1000..(from + 1) * 1000, 100);
+            promise(&mut state, TARGET, from * 1000..(from + 1) * 1000, 100);
         }
         assert_eq!(state.predictions.len(), max);
-        promise(&mut state, max..max + 1000, 100);
+        promise(&mut state, TARGET, max..max + 1000, 100);
         assert_eq!(state.predictions.len(), max - SLICE as u64 + 1000);
-        promise(&mut state, max + 1000..max + 2000, 100);
+        promise(&mut state, TARGET, max + 1000..max + 2000, 100);
         assert_eq!(state.predictions.len(), max - 2 * SLICE as u64 + 2000);
         while state.tidy(Moment::START) {}
         assert_eq!(state.predictions.len(), max / 2);

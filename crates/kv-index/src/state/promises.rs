@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use kv_blocks::{Moment, Namespace, SequenceHash, Target};
 
-use super::{SLICE, State};
+use super::{Clearing, SLICE, State};
 use crate::{Promised, blocks::BlockKey, owner::OwnerId, predictions::Promise};
 
 impl State {
@@ -20,7 +20,9 @@ impl State {
         let owner = self.owners.find_or_add(target);
         let space = self.spaces.enter(namespace.clone());
         let mut keys: Vec<_> = chain.iter().map(|hash| BlockKey { space, hash: *hash }).collect();
-        keys.retain(|key| !self.holds(owner, *key));
+        if self.owners.get(owner).trusted {
+            keys.retain(|key| !self.holds(owner, *key));
+        }
         let new = keys.iter().filter(|key| !self.predictions.contains(**key, owner)).count();
         self.prune_for(new);
         let stamps = self.predictions.stamps(keys.len());
@@ -77,19 +79,30 @@ impl State {
         }
     }
 
-    /// Drops a slice of what `owner` is expected to hold; returns the stamps still to be looked through.
-    pub(super) fn drop_predictions(&mut self, owner: OwnerId, stamps: Range<u64>) -> Option<Range<u64>> {
-        if !self.predictions.any_of(owner) {
-            return None;
+    /// Whether lookups go by what a target announces; returns whether they did not before and do now.
+    pub(crate) fn trust(&mut self, target: Target, trusted: bool) -> bool {
+        let owner = if trusted { self.owners.find(target) } else { Some(self.owners.find_or_add(target)) };
+        let Some(owner) = owner else { return false };
+        let before = std::mem::replace(&mut self.owners.get_mut(owner).trusted, trusted);
+        trusted && !before
+    }
+
+    /// One step of forgetting what a target is expected to hold; returns the next one.
+    pub(crate) fn clear_promises(&mut self, target: Target, step: Clearing) -> Option<Clearing> {
+        let owner = self.owners.find(target)?;
+        Some(Clearing::Promises(match step {
+            Clearing::Promises(end) => self.drop_predictions(owner, end).then_some(end)?,
+            Clearing::Begin | Clearing::Names(_) => self.predictions.next_stamp(),
+        }))
+    }
+
+    /// Drops a slice of what `owner` is expected to hold, of stamps below `end`; returns whether there may be more.
+    fn drop_predictions(&mut self, owner: OwnerId, end: u64) -> bool {
+        for _ in 0..SLICE {
+            let Some(key) = self.predictions.remove_oldest_of(owner, end) else { return false };
+            self.spaces.leave(key.space);
         }
-        let seen = self.predictions.stamped(stamps.clone(), SLICE);
-        let (last, _) = *seen.last()?;
-        for (stamp, _) in seen.into_iter().filter(|(_, holder)| *holder == owner) {
-            if let Some(key) = self.predictions.remove_stamped(stamp) {
-                self.spaces.leave(key.space);
-            }
-        }
-        Some(last + 1..stamps.end)
+        true
     }
 
     pub(super) fn drop_oldest_prediction(&mut self) -> bool {

@@ -17,7 +17,7 @@ use std::{
 };
 
 use minijinja::{
-    Environment,
+    Environment, Error, ErrorKind,
     syntax::SyntaxConfig,
     value::{Serde, Value},
 };
@@ -98,7 +98,7 @@ impl ChatTemplate {
             environment,
             special_tokens: special_tokens.to_vec(),
             content_format: ContentFormat::of(source),
-            knows_developer: source.contains("developer"),
+            knows_developer: source.contains("\"developer\"") || source.contains("'developer'"),
             bytes: source.len(),
         })
     }
@@ -131,11 +131,26 @@ impl ChatTemplate {
             template.render_captured_to(Value::from_pairs(all), &mut output).map(drop)
         }));
         match rendered {
-            Ok(Ok(())) => String::from_utf8(output.bytes).map_err(|error| PromptError::Template(error.to_string())),
-            Ok(Err(error)) => Err(PromptError::Template(format!("{error:#}"))),
-            Err(_) => Err(PromptError::Template("the template engine panicked".into())),
+            Ok(Ok(())) => String::from_utf8(output.bytes)
+                .map_err(|error| PromptError::Unsupported { what: format!("a text that is not utf-8 ({error})") }),
+            Ok(Err(error)) => Err(verdict(&error)),
+            Err(_) => Err(PromptError::Unsupported { what: "a chat on which the template engine panics".into() }),
         }
     }
+}
+
+/// What the end of a render means. Refusals are what the engine refuses for sure: the template's own word, and a variable
+/// that is not there. All else may be a want of this template engine, and is for the other one to say.
+fn verdict(error: &Error) -> PromptError {
+    if let Some(message) = python::raised(error) {
+        return PromptError::Refused(format!("the chat does not fit the template: {message}"));
+    }
+    // Its own description may quote values of the request.
+    let (kind, line) = (error.kind(), error.line().unwrap_or(0));
+    if kind == ErrorKind::UndefinedError {
+        return PromptError::Refused(format!("the chat does not fit the template: {kind} in its line {line}"));
+    }
+    PromptError::Unsupported { what: format!("what the template asks for in its line {line} ({kind})") }
 }
 
 /// Takes what a render puts out, up to its limit.

@@ -1,7 +1,10 @@
 //! What templates expect of the language they were written for: its methods, its JSON, its way to print values, its
 //! clock.
 
-use std::fmt::Write as _;
+use std::{
+    fmt::{self, Write as _},
+    iter,
+};
 
 use minijinja::{
     Environment, Error, ErrorKind, Output, State,
@@ -40,8 +43,28 @@ pub(super) fn strftime_now(now_unix_s: i64) -> Value {
     })
 }
 
-fn raise_exception(message: String) -> Result<Value, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, message))
+/// The template's own word that a chat does not fit it. Tells it apart from what else ends a render.
+#[derive(Debug)]
+struct Raised(String);
+
+impl fmt::Display for Raised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Raised {}
+
+fn raise_exception(message: &Value) -> Result<Value, Error> {
+    let raised = Raised(message.to_string());
+    Err(Error::new(ErrorKind::InvalidOperation, "raised by the template").with_source(raised))
+}
+
+/// What the template said with `raise_exception`, if that is what ended its render.
+pub(super) fn raised(error: &Error) -> Option<&str> {
+    let first: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    let raised = iter::successors(first, |error| error.source()).find_map(|error| error.downcast_ref::<Raised>())?;
+    Some(&raised.0)
 }
 
 /// JSON as Python writes it: space after comma and colon, other scripts as they are, keys in their order.

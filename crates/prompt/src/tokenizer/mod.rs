@@ -146,6 +146,16 @@ impl Tokenizer {
         }
     }
 
+    /// Bytes that [`Self::encode`] would have to compute the ids of.
+    pub(crate) fn new_bytes(&self, text: &str, add_special_tokens: bool) -> usize {
+        match &self.turns {
+            Some((cuts, cache)) if !add_special_tokens => {
+                cuts.split(text).filter(|piece| !cache.knows(piece)).map(str::len).sum()
+            }
+            _ => text.len(),
+        }
+    }
+
     fn encode_whole(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, PromptError> {
         match self.fast().and_then(|fast| fast.encode(text, add_special_tokens)) {
             Some(ids) => Ok(ids),
@@ -161,6 +171,10 @@ impl Tokenizer {
 
     pub(crate) fn decode(&self, ids: &[u32]) -> Result<String, PromptError> {
         guarded(|| self.referee.decode(ids, false)).map_err(PromptError::Tokenizer)
+    }
+
+    pub(crate) fn spellings(&self, ids: &[u32]) -> Vec<Option<String>> {
+        ids.iter().map(|id| self.referee.id_to_token(*id)).collect()
     }
 
     fn fast(&self) -> Option<&Fast> {

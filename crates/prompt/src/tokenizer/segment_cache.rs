@@ -49,6 +49,12 @@ impl SegmentCache {
         true
     }
 
+    /// Whether it knows the ids of a piece. That is no use of it: a piece is kept for being appended.
+    pub(super) fn knows(&self, piece: &str) -> bool {
+        let shard = self.shard(piece);
+        shard.young.contains_key(piece) || shard.old.contains_key(piece)
+    }
+
     /// Remembers the ids of a piece. One that would fill a large part of its shard is not worth what it pushes out.
     pub(super) fn keep(&self, piece: &str, ids: Vec<u32>) {
         if cost(piece, &ids) <= Shard::YOUNG_BYTES / 2 {
@@ -101,6 +107,7 @@ mod tests {
         cache.keep("a", vec![1, 2]);
         assert_eq!(known(&cache, "a"), Some(vec![0, 1, 2]));
         assert_eq!(known(&cache, "b"), None);
+        assert!(cache.knows("a") && !cache.knows("b"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use kv_blocks::{Target, WorkerId};
 
 use crate::{MediumWeights, Rates, TargetLoad, survey::Surveyed};
 
+mod dynamo_cost;
 mod kv_aware;
 mod least_loaded;
 mod random;
@@ -28,11 +29,14 @@ pub enum Policy {
     KvAware,
     /// The target with the lowest estimated cost in time.
     Warm,
+    /// The target with the fewest blocks to compute and to hold.
+    DynamoCost,
 }
 
 impl Policy {
     /// Every policy.
-    pub const ALL: [Self; 5] = [Self::RoundRobin, Self::Random, Self::LeastLoaded, Self::KvAware, Self::Warm];
+    pub const ALL: [Self; 6] =
+        [Self::RoundRobin, Self::Random, Self::LeastLoaded, Self::KvAware, Self::Warm, Self::DynamoCost];
 
     /// The name used in configuration, headers and receipts.
     pub fn as_str(self) -> &'static str {
@@ -42,7 +46,13 @@ impl Policy {
             Self::LeastLoaded => "least_loaded",
             Self::KvAware => "kv_aware",
             Self::Warm => "warm",
+            Self::DynamoCost => "dynamo_cost",
         }
+    }
+
+    /// Another name it is asked for by.
+    fn alias(self) -> Option<&'static str> {
+        (self == Self::DynamoCost).then_some("kv")
     }
 }
 
@@ -54,15 +64,26 @@ impl fmt::Display for Policy {
 
 /// A name that is no policy's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("policy {0:?} is unknown: expected one of round_robin, random, least_loaded, kv_aware, warm")]
+#[error(
+    "policy {0:?} is unknown: expected one of round_robin, random, least_loaded, kv_aware, warm, dynamo_cost (or kv)"
+)]
 pub struct UnknownPolicy(pub String);
 
 impl FromStr for Policy {
     type Err = UnknownPolicy;
 
+    /// Reads a name; upper case, `-` and `_` do not matter, and `kv` is `dynamo_cost`.
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|policy| policy.as_str() == name).ok_or_else(|| UnknownPolicy(name.to_owned()))
+        let asked = fold(name);
+        let named =
+            |policy: &Self| std::iter::once(policy.as_str()).chain(policy.alias()).any(|known| fold(known) == asked);
+        // What a client sends may be of any length: enough of it to recognise is repeated.
+        Self::ALL.into_iter().find(named).ok_or_else(|| UnknownPolicy(name.chars().take(64).collect()))
     }
+}
+
+fn fold(name: &str) -> String {
+    name.chars().filter(|c| !matches!(c, '-' | '_')).map(|c| c.to_ascii_lowercase()).collect()
 }
 
 /// Unit of a policy's costs.
@@ -144,6 +165,16 @@ impl Contender<'_> {
     pub(crate) fn target(&self) -> Target {
         self.surveyed.candidate.target
     }
+
+    /// Blocks of the prompt that are not active there.
+    pub(crate) fn new_blocks(&self) -> u64 {
+        self.standing.blocks_after - self.standing.load.decode_blocks
+    }
+
+    /// Prompt tokens that it would have to compute with this request: its queue, and what it does not hold of the prompt.
+    pub(crate) fn prefill_tokens_after(&self) -> u64 {
+        self.standing.load.queued_prefill_tokens + u64::from(self.surveyed.uncached_tokens)
+    }
 }
 
 /// What the ledger and the learned rates say of a candidate.
@@ -160,8 +191,8 @@ pub(crate) struct Standing {
     pub(crate) cold_tokens: f64,
     /// Number of the latest reservation there; 0 if there was none.
     pub(crate) last_dispatch: u64,
-    /// Active blocks if this prompt joined them; `None` when its cache size is unknown.
-    pub(crate) blocks_after: Option<u64>,
+    /// Active blocks if this prompt joined them.
+    pub(crate) blocks_after: u64,
     pub(crate) rates: Rates,
 }
 
@@ -211,6 +242,7 @@ pub(crate) struct Rules {
     least_loaded: least_loaded::LeastLoaded,
     kv_aware: kv_aware::KvAware,
     warm: warm::Warm,
+    dynamo_cost: dynamo_cost::DynamoCost,
 }
 
 impl Rules {
@@ -221,6 +253,7 @@ impl Rules {
             Policy::LeastLoaded => &mut self.least_loaded,
             Policy::KvAware => &mut self.kv_aware,
             Policy::Warm => &mut self.warm,
+            Policy::DynamoCost => &mut self.dynamo_cost,
         }
     }
 

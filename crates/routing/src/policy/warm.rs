@@ -156,8 +156,8 @@ fn price(scene: &Scene<'_>, contender: &Contender<'_>, fleet: &Fleet) -> Price {
 
 fn eviction_ms(contender: &Contender<'_>, output: f64) -> f64 {
     let candidate = contender.surveyed.candidate;
-    let Some((after, total)) = contender.standing.blocks_after.zip(candidate.total_blocks) else { return 0.0 };
-    let total = f64::from(total.max(1));
+    let Some(total) = candidate.total_blocks else { return 0.0 };
+    let (after, total) = (contender.standing.blocks_after, f64::from(total.max(1)));
     let sequences = f64::from(contender.standing.load.in_flight) + 1.0;
     let growth = sequences * output / f64::from(candidate.namespace.block_size.tokens());
     EVICTION_MS * ((after as f64 + growth - total) / total).max(0.0)

@@ -10,8 +10,8 @@ use kv_blocks::{
 };
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
-    Answer, CacheSource, Candidate, Dispatch, Excluded, Job, NoStopwatch, Overrides, Pin, Plan, Policy, Router,
-    RoutingSettings, Tiers,
+    Answer, CacheSource, Candidate, Decision, Dispatch, Excluded, Job, NoStopwatch, Overrides, Pin, Plan, Policy,
+    PotentialLoad, Refusal, Router, RoutingSettings, Tiers,
 };
 
 pub(crate) const BLOCK: u32 = 16;
@@ -121,23 +121,33 @@ impl Fleet {
     }
 
     pub(crate) fn dispatch(&self, now: Moment, ask: &Ask) -> Dispatch {
+        self.with_job(ask, |job| self.router.decide(now, job))
+    }
+
+    /// What would be decided, asked without consequence.
+    pub(crate) fn preview(&self, now: Moment, ask: &Ask) -> Result<Decision, Refusal> {
+        self.with_job(ask, |job| self.router.preview(now, job))
+    }
+
+    pub(crate) fn potential_loads(&self, now: Moment, ask: &Ask) -> Vec<PotentialLoad> {
+        self.with_job(ask, |job| self.router.potential_loads(now, job)).expect("somebody is eligible")
+    }
+
+    fn with_job<T>(&self, ask: &Ask, act: impl FnOnce(&Job<'_>) -> T) -> T {
         let blocks = PromptBlocks::of_tokens(HashScheme::default(), ask.tokens.clone().into());
-        self.router.decide(
-            now,
-            &Job {
-                policy: ask.policy,
-                pin: ask.pin,
-                blocks: Some(&blocks),
-                prompt_tokens: blocks.token_count(),
-                expected_output_tokens: ask.output,
-                answer: ask.answer,
-                candidates: &self.candidates,
-                excluded: &self.excluded,
-                random: ask.random,
-                overrides: ask.overrides,
-                stopwatch: &NoStopwatch,
-            },
-        )
+        act(&Job {
+            policy: ask.policy,
+            pin: ask.pin,
+            blocks: Some(&blocks),
+            prompt_tokens: blocks.token_count(),
+            expected_output_tokens: ask.output,
+            answer: ask.answer,
+            candidates: &self.candidates,
+            excluded: &self.excluded,
+            random: ask.random,
+            overrides: ask.overrides,
+            stopwatch: &NoStopwatch,
+        })
     }
 
     pub(crate) fn plan(&self, now: Moment, ask: &Ask) -> Plan {

@@ -73,8 +73,21 @@ fn a_429_goes_to_another_worker_and_is_passed_on_with_a_bounded_wait_when_all_th
 
 #[test]
 fn a_fleet_that_refuses_everything_is_not_asked_three_times_as_often() {
+    all_refuse(0);
+}
+
+#[test]
+fn places_kept_for_others_give_no_room_for_more_retries() {
+    all_refuse(300);
+}
+
+fn all_refuse(reservations: usize) {
     let slow_503 = Reply::Late(Duration::from_millis(400), json_reply("503 Full", "", "{}"));
     let scripted = Scripted::start(&[slow_503.clone(), slow_503.clone(), slow_503], "");
+    for n in 0..reservations {
+        let body = format!(r#"{{"model":"m","prompt":"hi","request_id":"r{n}"}}"#);
+        assert_eq!(RawClient::post(&scripted.router.data(), "/v1/route", body.as_bytes()).status, 200);
+    }
     let mut clients: Vec<_> = (0..30).map(|_| RawClient::chat(&scripted.router.data(), &chat("m", "hi", 1))).collect();
     for client in &mut clients {
         assert_eq!(client.reply().status, 503);
@@ -82,6 +95,11 @@ fn a_fleet_that_refuses_everything_is_not_asked_three_times_as_often() {
     eprintln!("30 requests to a fleet of 503s became {} attempts", scripted.requests());
     // A fifth of the requests in flight may be retries at one time, so that there are two rounds of six.
     assert!(scripted.requests() <= 50, "{} attempts for 30 requests", scripted.requests());
+    for n in 0..reservations {
+        let mut client = RawClient::connect(&scripted.router.data());
+        client.send("DELETE", &format!("/v1/route/r{n}"), &[], b"");
+        assert_eq!(client.reply().status, 200);
+    }
     scripted.router.settled();
 }
 

@@ -194,6 +194,14 @@ impl Connection {
                 }
                 continue;
             }
+            let question = if head.starts_with(b"POST /tokenize ") { self.read_body(&head) } else { None };
+            // Asked by the router before any request, to find out whether there is a `/tokenize`: not scripted.
+            if question.as_deref() == Some(br#"{"model":"m","prompt":"warm"}"#) {
+                if self.write(&side_route(&head)).is_none() {
+                    return;
+                }
+                continue;
+            }
             let reply = self.script.reply();
             if let Reply::Early(bytes) = &reply {
                 let _ = self.seen.send(Seen { head, body: Vec::new() });
@@ -203,7 +211,7 @@ impl Connection {
                 let _ = std::io::copy(&mut self.reader, &mut std::io::sink());
                 return;
             }
-            let Some(body) = self.read_body(&head) else { return };
+            let Some(body) = question.or_else(|| self.read_body(&head)) else { return };
             let _ = self.seen.send(Seen { head, body });
             if self.answer(reply).is_none() {
                 return;

@@ -1,0 +1,66 @@
+//! `GET /admin/doctor`: whether router and engines agree, looked at now.
+//!
+//! The looking is done by a function that was handed in. One look at a time: it asks every engine.
+
+use std::{fmt, pin::Pin, sync::Arc};
+
+use axum::{
+    extract::{Query, State, rejection::QueryRejection},
+    response::Response,
+};
+use dialect::{ApiError, ErrorCode};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::Mutex;
+
+use crate::{AdminParts, answer};
+
+type Answer = Pin<Box<dyn Future<Output = Value> + Send>>;
+
+/// Looks at the running settings and their workers.
+#[derive(Clone)]
+pub struct Doctor {
+    look: Arc<dyn Fn(bool) -> Answer + Send + Sync>,
+    turn: Arc<Mutex<()>>,
+}
+
+impl Doctor {
+    /// Looks by `look`, which is told whether requests may be sent to the engines.
+    pub fn new<F>(look: impl Fn(bool) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Value> + Send + 'static,
+    {
+        Self { look: Arc::new(move |probe| Box::pin(look(probe))), turn: Arc::default() }
+    }
+}
+
+impl fmt::Debug for Doctor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Doctor").finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Wish {
+    /// Whether requests may be sent to the engines.
+    probe: bool,
+}
+
+pub(crate) async fn report(
+    State(parts): State<Arc<AdminParts>>,
+    wish: Result<Query<Wish>, QueryRejection>,
+) -> Response {
+    let Ok(Query(wish)) = wish else {
+        return answer::error(&ApiError::new(
+            ErrorCode::InvalidRequest,
+            "probe is not true or false: send ?probe=true",
+        ));
+    };
+    // A caller that hangs up ends its look, and with it its turn.
+    let Ok(_turn) = parts.doctor.turn.try_lock() else {
+        let message = "another look is under way: ask again when it has ended";
+        return answer::error(&ApiError::new(ErrorCode::Conflict, message));
+    };
+    answer::json(&(parts.doctor.look)(wish.probe).await)
+}

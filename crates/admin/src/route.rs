@@ -1,0 +1,67 @@
+//! `POST /v1/route`, dry run only: who would get a request, for operators.
+//!
+//! The decision is asked of the request path by a function that was handed in: this crate knows no way of its own.
+
+use std::{fmt, pin::Pin, sync::Arc};
+
+use axum::{
+    body::Bytes,
+    extract::{State, rejection::BytesRejection},
+    http::StatusCode,
+    response::Response,
+};
+use dialect::{ApiError, ErrorCode};
+use routing::receipt::Receipt;
+
+use crate::{AdminParts, answer};
+
+type Answer = Pin<Box<dyn Future<Output = Result<Receipt, ApiError>> + Send>>;
+
+/// Says who would get the request in a body, and changes nothing by it.
+#[derive(Clone)]
+pub struct DryRun {
+    ask: Arc<dyn Fn(Bytes) -> Answer + Send + Sync>,
+    /// Longest body that is read.
+    pub(crate) max_body_bytes: usize,
+}
+
+impl DryRun {
+    /// Asks `ask`, with bodies of at most `max_body_bytes`.
+    pub fn new<F>(max_body_bytes: usize, ask: impl Fn(Bytes) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Receipt, ApiError>> + Send + 'static,
+    {
+        Self { ask: Arc::new(move |body| Box::pin(ask(body))), max_body_bytes }
+    }
+}
+
+impl fmt::Debug for DryRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DryRun").field("max_body_bytes", &self.max_body_bytes).finish_non_exhaustive()
+    }
+}
+
+pub(crate) async fn dry_run(State(parts): State<Arc<AdminParts>>, body: Result<Bytes, BytesRejection>) -> Response {
+    let body = match body {
+        Ok(body) => body,
+        Err(error) => return answer::error(&unread(&error, parts.dry_run.max_body_bytes)),
+    };
+    match (parts.dry_run.ask)(body).await {
+        Ok(receipt) => answer::json(&receipt),
+        Err(error) => answer::error(&error),
+    }
+}
+
+pub(crate) async fn post_only() -> Response {
+    let message = "/v1/route on the admin listener answers POST only, and keeps no reservations";
+    answer::error(&ApiError::new(ErrorCode::MethodNotAllowed, message))
+}
+
+fn unread(error: &BytesRejection, most: usize) -> ApiError {
+    if error.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        let message =
+            format!("the request body has more than {most} bytes, the most that server.max_body_bytes accepts");
+        return ApiError::new(ErrorCode::BodyTooLarge, message);
+    }
+    ApiError::new(ErrorCode::InvalidRequest, "the request body ended early or is not validly framed")
+}

@@ -1,0 +1,198 @@
+//! The bodies of `/tokenize` and `/detokenize`.
+//!
+//! Other than generations these are answered by the router itself where it can, so what an engine would refuse is refused
+//! here. Engines read them leniently (`"no"` is a flag, `"7"` a number) and ignore what they do not know.
+
+use std::borrow::Cow;
+
+use crate::{
+    json::{self, RawJson},
+    view::{PromptPart, Rendering, ViewError},
+};
+
+/// What `/tokenize` asks for.
+#[derive(Clone, Debug)]
+pub struct TokenizeView<'a> {
+    /// The model it names, if it names one.
+    pub model: Option<Cow<'a, str>>,
+    /// [`PromptPart::Messages`] or [`PromptPart::Text`].
+    pub prompt: PromptPart<'a>,
+    /// Fields that change how the prompt becomes tokens. Fields that only generations have are `None`.
+    pub rendering: Rendering<'a>,
+    /// Whether the tokens are wanted as the vocabulary spells them, too.
+    pub return_token_strs: bool,
+}
+
+/// What `/detokenize` asks for.
+#[derive(Clone, Debug)]
+pub struct DetokenizeView<'a> {
+    /// The model it names, if it names one.
+    pub model: Option<Cow<'a, str>>,
+    /// Token ids.
+    pub tokens: Vec<u32>,
+}
+
+/// Reads the body of `/tokenize`.
+///
+/// ```
+/// use dialect::{PromptPart, tokenize_view};
+///
+/// let view = tokenize_view(br#"{"prompt": "hello", "add_special_tokens": false}"#).unwrap();
+/// assert_eq!(view.prompt, PromptPart::Text("hello".into()));
+/// assert_eq!(view.rendering.add_special_tokens, Some(false));
+/// ```
+pub fn tokenize_view(body: &[u8]) -> Result<TokenizeView<'_>, ViewError> {
+    const KEYS: [&str; 10] = [
+        "model",
+        "prompt",
+        "messages",
+        "add_special_tokens",
+        "return_token_strs",
+        "add_generation_prompt",
+        "continue_final_message",
+        "chat_template",
+        "chat_template_kwargs",
+        "tools",
+    ];
+    let [
+        model,
+        prompt,
+        messages,
+        special,
+        token_strs,
+        generation_prompt,
+        continued,
+        chat_template,
+        chat_template_kwargs,
+        tools,
+    ] = fields(body, KEYS)?;
+    // A body with both is a chat if its messages are any, as engines read it.
+    let chat = messages.filter(|messages| messages.elements().is_some_and(|mut all| all.next().is_some()));
+    let text = prompt.and_then(RawJson::string);
+    if let (Some(raw), Some(text)) = (prompt, &text)
+        && half_a_pair(raw.as_str(), text)
+    {
+        return Err(bad("prompt", "whole characters; it has half of a surrogate pair"));
+    }
+    let prompt = match (chat, text, messages, prompt) {
+        (Some(messages), ..) => PromptPart::Messages(messages),
+        (None, Some(text), ..) => PromptPart::Text(text),
+        (None, None, Some(_), _) => return Err(bad("messages", "a list of at least one message")),
+        (None, None, None, Some(_)) => return Err(bad("prompt", "a string; token ids go to /detokenize")),
+        (None, None, None, None) => return Err(bad("prompt", "a string, or a list in messages in its place")),
+    };
+    let add_special_tokens = flag(special, "add_special_tokens")?;
+    let return_token_strs = flag(token_strs.filter(|value| !value.is_null()), "return_token_strs")?.unwrap_or(false);
+    let mut rendering = Rendering { add_special_tokens, ..Rendering::default() };
+    // A text has no template whose fields could be wrong.
+    if matches!(prompt, PromptPart::Messages(_)) {
+        rendering.add_generation_prompt = flag(generation_prompt, "add_generation_prompt")?;
+        rendering.continue_final_message = flag(continued, "continue_final_message")?;
+        let there = |value: &RawJson<'_>| !value.is_null();
+        rendering.chat_template = chat_template.filter(there);
+        rendering.chat_template_kwargs = chat_template_kwargs.filter(there);
+        rendering.tools = tools.filter(there);
+    }
+    Ok(TokenizeView { model: name(model)?, prompt, rendering, return_token_strs })
+}
+
+/// Reads the body of `/detokenize`.
+pub fn detokenize_view(body: &[u8]) -> Result<DetokenizeView<'_>, ViewError> {
+    let [model, tokens] = fields(body, ["model", "tokens"])?;
+    let id = |value: RawJson<'_>| match value.as_str() {
+        "true" => Some(1),
+        "false" => Some(0),
+        _ => value.integer().and_then(|id| u32::try_from(id).ok()),
+    };
+    let ids = tokens.and_then(RawJson::elements).and_then(|all| all.map(id).collect::<Option<Vec<_>>>());
+    let tokens = ids.ok_or_else(|| bad("tokens", "a list of token ids, whole numbers from 0 on"))?;
+    Ok(DetokenizeView { model: name(model)?, tokens })
+}
+
+/// Whether a string has half of a surrogate pair: it reads as U+FFFD, which then is there more often than it was written.
+fn half_a_pair(raw: &str, text: &str) -> bool {
+    const STAND_IN: char = '\u{fffd}';
+    if !text.contains(STAND_IN) {
+        return false;
+    }
+    let written = raw.matches(STAND_IN).count() + raw.to_ascii_lowercase().matches("\\ufffd").count();
+    text.matches(STAND_IN).count() > written
+}
+
+/// The values of `keys`, in their order; other keys are passed over.
+fn fields<'a, const N: usize>(body: &'a [u8], keys: [&'static str; N]) -> Result<[Option<RawJson<'a>>; N], ViewError> {
+    let text = std::str::from_utf8(body).map_err(|error| ViewError::Utf8 { at: error.valid_up_to() })?;
+    if !text.trim_start_matches([' ', '\n', '\r', '\t']).starts_with('{') {
+        json::whole(text)?;
+        return Err(ViewError::NotAnObject);
+    }
+    let mut found = [None; N];
+    let mut twice = None;
+    for member in json::members(text) {
+        let (key, value) = member?;
+        let key = json::decode(key);
+        let Some(at) = keys.iter().position(|known| *known == key) else { continue };
+        if found[at].replace(value).is_some() {
+            twice = twice.or(Some(keys[at]));
+        }
+    }
+    // Reported after the walk: a body that is not JSON at all is that first.
+    twice.map_or(Ok(found), |key| Err(ViewError::DuplicateKey { key }))
+}
+
+fn flag(value: Option<RawJson<'_>>, field: &'static str) -> Result<Option<bool>, ViewError> {
+    value.map(|value| value.flag().ok_or_else(|| bad(field, "true or false"))).transpose()
+}
+
+/// The model named; an empty name is as good as none, as engines read it.
+fn name(value: Option<RawJson<'_>>) -> Result<Option<Cow<'_, str>>, ViewError> {
+    let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(None) };
+    let name = value.string().ok_or(ViewError::Model { found: "not a string" })?;
+    Ok(Some(name).filter(|name| !name.is_empty()))
+}
+
+fn bad(field: &'static str, expected: &'static str) -> ViewError {
+    ViewError::Field { field, expected }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chat_wins_over_a_text_unless_it_is_empty() {
+        let prompt = |body: &'static str| tokenize_view(body.as_bytes()).unwrap().prompt;
+        assert!(matches!(prompt(r#"{"prompt":"a","messages":[{}]}"#), PromptPart::Messages(_)));
+        assert_eq!(prompt(r#"{"prompt":"a","messages":[]}"#), PromptPart::Text("a".into()));
+        assert_eq!(prompt(r#"{"prompt":"","messages":null}"#), PromptPart::Text("".into()));
+        assert_eq!(prompt(r#"{"prompt":"\ud83d\ude00 \uFFFD"}"#), PromptPart::Text("😀 \u{fffd}".into()));
+    }
+
+    #[test]
+    fn the_message_of_a_bad_body_names_the_field_and_what_was_expected() {
+        let says = |body: &str| tokenize_view(body.as_bytes()).unwrap_err().to_string();
+        for (body, field) in [
+            (r#"{"messages":[]}"#, "messages"),
+            (r#"{"prompt":["a"]}"#, "prompt"),
+            (r#"{"prompt":"a \ud800"}"#, "prompt"),
+            ("{}", "prompt"),
+            (r#"{"prompt":"a","add_special_tokens":null}"#, "add_special_tokens"),
+            (r#"{"prompt":"a","model":7}"#, "model"),
+        ] {
+            let said = says(body);
+            assert!(said.starts_with(field) && said.contains("expected"), "{body}: {said}");
+        }
+    }
+
+    #[test]
+    fn ids_read_as_engines_read_them() {
+        let ids = |list: &str| {
+            let body = format!("{{\"tokens\":{list}}}");
+            detokenize_view(body.as_bytes()).map(|view| view.tokens)
+        };
+        assert_eq!(ids(r#"[1,"2",3.0,true,4294967295]"#), Ok(vec![1, 2, 3, 1, u32::MAX]));
+        for list in ["[-1]", "[4294967296]", "[1.5]", "[null]", "[[1]]", "\"1\"", "7", "null"] {
+            assert!(ids(list).is_err(), "{list}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! What each kind of engine calls its settings, as a fix names them.
+
+use config::Engine;
+
+/// The words of one kind of engine.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flags(Engine);
+
+impl Flags {
+    /// Of this kind; engines of unknown kinds are addressed as vLLM.
+    pub(super) fn of(engine: Engine) -> Self {
+        Self(engine)
+    }
+
+    /// Blocks of so many tokens.
+    pub(super) fn block_size(self, tokens: u32) -> String {
+        match self.0 {
+            Engine::Sglang => format!("start the engine with --page-size {tokens}"),
+            Engine::Trtllm => format!("start the engine with tokens_per_block: {tokens} in its kv_cache_config"),
+            _ => format!("start the engine with --block-size {tokens}"),
+        }
+    }
+
+    /// Blocks are kept for later requests.
+    pub(super) fn prefix_caching(self) -> &'static str {
+        match self.0 {
+            Engine::Sglang => "start the engine without --disable-radix-cache",
+            Engine::Trtllm => "start the engine with enable_block_reuse: true in its kv_cache_config",
+            _ => "start the engine with --enable-prefix-caching (without --no-enable-prefix-caching)",
+        }
+    }
+
+    /// Usage says how much of a prompt was cached.
+    pub(super) fn usage_details(self) -> &'static str {
+        match self.0 {
+            Engine::Sglang => "start the engine with --enable-cache-report",
+            Engine::Trtllm => "use a release whose usage has prompt_tokens_details",
+            _ => "start the engine with --enable-prompt-tokens-details",
+        }
+    }
+
+    /// Where the engine's side of its events is set.
+    pub(super) fn events_setting(self) -> &'static str {
+        match self.0 {
+            Engine::Trtllm => "the publisher of its KV events",
+            _ => "the engine's --kv-events-config",
+        }
+    }
+
+    /// Events are published.
+    pub(super) fn events(self) -> &'static str {
+        match self.0 {
+            Engine::Sglang => {
+                "start the engine with --kv-events-config '{\"publisher\": \"zmq\", \"endpoint\": \"tcp://*:5557\", \
+                 \"replay_endpoint\": \"tcp://*:5558\"}'"
+            }
+            Engine::Trtllm => {
+                "start the engine with event_buffer_max_size: 1024 in its kv_cache_config and a ZMQ publisher of its events"
+            }
+            _ => {
+                "start the engine with --kv-events-config '{\"enable_kv_cache_events\": true, \"publisher\": \"zmq\", \
+                 \"endpoint\": \"tcp://*:5557\", \"replay_endpoint\": \"tcp://*:5558\"}'"
+            }
+        }
+    }
+
+    /// So many data-parallel ranks.
+    pub(super) fn ranks(self, ranks: u32) -> String {
+        match self.0 {
+            Engine::Sglang => format!("start the engine with --dp-size {ranks}"),
+            _ => format!("start the engine with --data-parallel-size {ranks}"),
+        }
+    }
+}
+
+/// Kinds whose caches are made of blocks, and which can publish what is in them.
+pub(super) fn keeps_blocks(engine: Engine) -> bool {
+    matches!(engine, Engine::Vllm | Engine::Sglang | Engine::Trtllm)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_engine_has_flags_of_its_own() {
+        let (vllm, sglang) = (Flags::of(Engine::Vllm), Flags::of(Engine::Sglang));
+        assert!(vllm.prefix_caching().contains("--enable-prefix-caching"));
+        assert!(sglang.prefix_caching().contains("--disable-radix-cache"));
+        assert!(sglang.usage_details().contains("--enable-cache-report"));
+        assert!(sglang.block_size(64).ends_with("--page-size 64"));
+        assert!(!sglang.events().contains("enable_kv_cache_events"), "that key is vLLM's");
+        assert!(Flags::of(Engine::Trtllm).block_size(32).contains("tokens_per_block: 32"));
+    }
+}

@@ -1,0 +1,121 @@
+//! Whether what was missed can be asked for.
+
+use config::ReplayEndpoint;
+use fleet::Meeting;
+
+use super::{Finding, Subject, flags::Flags, ranks::shared_ranks};
+use crate::gather::{ReplayAnswer, ReplaySeen};
+
+pub(super) fn judge(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
+    let lost = "what is missed once, at a restart for example, is never learned";
+    if !subject.settings.kv_events.replay {
+        return Finding::fail(format!("kv_events.replay is false: {lost}"), "set kv_events.replay: true")
+            .found("off")
+            .expected("on");
+    }
+    let key = subject.key("kv_events.replay_endpoint");
+    if subject.worker.kv_events.replay_endpoint == ReplayEndpoint::None {
+        return Finding::fail(format!("{key} is none: {lost}"), format!("set {key}: auto")).found("off").expected("on");
+    }
+    let setting = Flags::of(meeting.engine).events_setting();
+    // Sockets of ranks that only one side counts are not this engine's.
+    let ranks = shared_ranks(subject, meeting);
+    let mut seen = subject.seen.replays.iter().filter(|seen| seen.rank < ranks).peekable();
+    let Some(first) = seen.peek().copied() else {
+        let fix = format!(
+            "start the engine with \"replay_endpoint\": \"tcp://*:5558\" in {setting}, or set {key} to where it is"
+        );
+        let message = match &meeting.announced {
+            Some(_) => format!("the engine offers no replay: {lost}"),
+            None => format!("no replay endpoint is known: set {key}; {lost}"),
+        };
+        return Finding::fail(message, fix).found("none").expected("a replay endpoint");
+    };
+    let mut silent = None;
+    for ReplaySeen { endpoint, answer, .. } in seen {
+        let own = format!("set {key} to the replay_endpoint in {setting}, or leave it at auto");
+        let (message, fix) = match answer {
+            ReplayAnswer::Answered { asked_for: Some(seq), found: false } => (
+                format!("{endpoint} answers, but without batch {seq}, which was just heard"),
+                format!("check that {key} is this engine's, and raise buffer_steps in {setting}"),
+            ),
+            ReplayAnswer::Answered { .. } => continue,
+            ReplayAnswer::Silent { asked_for: Some(_), waited } => {
+                (format!("{endpoint} does not answer as a replay socket: no answer within {waited:.1?}"), own)
+            }
+            ReplayAnswer::Silent { asked_for: None, .. } => {
+                silent = Some(format!("{endpoint} is a replay socket, and nothing was published that it could tell"));
+                continue;
+            }
+            ReplayAnswer::Failed(reason) => (format!("{endpoint} does not answer as a replay socket: {reason}"), own),
+            ReplayAnswer::NotAsked(reason) => {
+                silent = Some((*reason).to_owned());
+                continue;
+            }
+        };
+        return Finding::fail(message, fix).found(endpoint);
+    }
+    let endpoint = &first.endpoint;
+    silent.map_or_else(|| Finding::ok(format!("{endpoint} answers")).found(endpoint), Finding::skip)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{super::scene::Scene, *};
+    use crate::report::Status;
+
+    #[test]
+    fn a_replay_socket_of_an_engine_that_announces_nothing_has_to_be_named() {
+        let mut scene = Scene::configured("kv_events: {endpoint: \"tcp://127.0.0.1:5557\"}");
+        scene.meeting().announced = None;
+        assert_eq!(scene.failed(), [""; 0]);
+        scene.seen.replays.clear();
+        assert_eq!(scene.failed(), ["replay"]);
+        let message = scene.check("replay").message;
+        assert!(
+            message.starts_with("no replay endpoint is known: set workers[0].kv_events.replay_endpoint"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn what_there_was_no_time_to_ask_is_skipped_and_a_rank_that_is_not_there_is_not_judged() {
+        let mut scene = Scene::healthy();
+        scene.seen.replays[0].answer = ReplayAnswer::NotAsked("no time was left");
+        assert_eq!((scene.failed(), scene.check("replay").status), (vec![], Status::Skip));
+        let mut scene = Scene::configured("dp_ranks: 2");
+        let guessed = ReplaySeen {
+            rank: 1,
+            endpoint: "tcp://127.0.0.1:5559".to_owned(),
+            answer: ReplayAnswer::Failed("another engine's".to_owned()),
+        };
+        scene.seen.replays.push(guessed);
+        assert_eq!(scene.failed(), ["dp_ranks"]);
+    }
+
+    #[test]
+    fn a_replay_that_is_off_or_does_not_answer_is_one_failure() {
+        let mut scene = Scene::healthy();
+        scene.seen.replays.clear();
+        assert_eq!(scene.failed(), ["replay"]);
+        assert!(scene.check("replay").fix.is_some_and(|fix| fix.contains("\"replay_endpoint\": \"tcp://*:5558\"")));
+        for answer in [
+            ReplayAnswer::Failed("connection refused".to_owned()),
+            ReplayAnswer::Answered { asked_for: Some(3), found: false },
+            ReplayAnswer::Silent { asked_for: Some(3), waited: Duration::from_secs(5) },
+        ] {
+            let mut scene = Scene::healthy();
+            scene.seen.replays[0].answer = answer;
+            assert_eq!(scene.failed(), ["replay"]);
+        }
+        for (scene, fix) in [
+            (Scene::configured("kv_events: {replay_endpoint: none}"), "set workers[0].kv_events.replay_endpoint: auto"),
+            (Scene::with_sections("kv_events: {replay: false}"), "set kv_events.replay: true"),
+        ] {
+            assert_eq!(scene.failed(), ["replay"], "{fix}");
+            assert_eq!(scene.check("replay").fix.as_deref(), Some(fix));
+        }
+    }
+}

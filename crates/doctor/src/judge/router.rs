@@ -1,0 +1,186 @@
+//! The router's own settings.
+
+use std::time::Duration;
+
+use config::Settings;
+
+use super::{Finding, Findings};
+use crate::{
+    Surroundings,
+    report::{Check, ROUTER_CHECKS},
+};
+
+/// Checks that look at no worker.
+pub(crate) fn router(settings: &Settings, surroundings: &Surroundings) -> Vec<Check> {
+    let mut findings = Findings::default();
+    let workers = settings.workers.len();
+    findings.set(
+        "config",
+        Finding::ok(if workers == 1 {
+            "one worker is configured".to_owned()
+        } else {
+            format!("{workers} workers are configured")
+        })
+        .found(workers),
+    );
+    findings.set("listener_exposed", listener_exposed(settings, surroundings));
+    findings.set("admin_exposed", admin_exposed(settings));
+    findings.skip_rest(&["tenants_salted", "redis", "nats", "s3"], "not configured");
+    findings.set("limits_fd", limits_fd(settings, surroundings));
+    findings.set("timers", timers(settings));
+    findings.into_checks(&ROUTER_CHECKS)
+}
+
+fn listener_exposed(settings: &Settings, surroundings: &Surroundings) -> Finding {
+    let listen = &settings.server.listen;
+    if listen.is_local() {
+        return Finding::ok("clients connect from this machine only").found(listen);
+    }
+    if surroundings.api_key {
+        return Finding::ok("clients must send a key").found(listen);
+    }
+    let message = format!("{listen} can be reached from other machines, and no key is required");
+    Finding::warn(message, "require a key (--api-key or WARMROUTE_API_KEY), or listen on a loopback address")
+        .found(listen)
+}
+
+fn admin_exposed(settings: &Settings) -> Finding {
+    let admin = &settings.admin;
+    if admin.listen.is_local() {
+        return Finding::ok("operators connect from this machine only").found(&admin.listen);
+    }
+    if admin.token_file.is_some() {
+        return Finding::ok("operators must send a token").found(&admin.listen);
+    }
+    let message = format!("{} can be reached from other machines, and no token is required", admin.listen);
+    Finding::fail(message, "set admin.token_file, or listen on a loopback address").found(&admin.listen)
+}
+
+fn limits_fd(settings: &Settings, surroundings: &Surroundings) -> Finding {
+    let Some(files) = surroundings.files else {
+        return Finding::skip("the system does not tell the limit of open files");
+    };
+    let (limit, needed) = (files.limit, files.needed);
+    if needed > limit {
+        let message = format!("{limit} open files are allowed, and as many clients as are accepted need {needed}");
+        let fitting = files.fitting_connections as u64;
+        let accepted = settings.server.max_connections.map_or(fitting, |most| u64::from(most.get()));
+        // A client takes two files, its own connection and its worker's.
+        let with_fitting = needed.saturating_sub(2 * accepted.saturating_sub(fitting));
+        let fix = if with_fitting <= limit {
+            format!("raise the limit (ulimit -n {needed}), or set server.max_connections: {fitting}")
+        } else {
+            format!("raise the limit (ulimit -n {needed}): it is too low for any number of clients")
+        };
+        return Finding::fail(message, fix).found(limit).expected(needed);
+    }
+    Finding::ok(format!("{limit} open files are allowed, {needed} may be needed")).found(limit)
+}
+
+/// A time that must be shorter than another one.
+struct Pair {
+    short: &'static str,
+    is: Duration,
+    long: &'static str,
+    than: Duration,
+    /// What it costs otherwise, where that is more than a time without effect.
+    costs: Option<&'static str>,
+}
+
+fn timers(settings: &Settings) -> Finding {
+    let (request, checks, retry) = (&settings.request, &settings.health_checks, &settings.retry);
+    let pair = |(short, is), (long, than), costs| Pair { short, is, long, than, costs };
+    let whole = ("request.timeout", request.timeout);
+    let pairs = [
+        pair(
+            ("request.connect_timeout", request.connect_timeout),
+            whole,
+            Some("no request moves on from a dead worker"),
+        ),
+        pair(
+            ("request.stream_idle_timeout", request.stream_idle_timeout),
+            ("request.stream_max_duration", request.stream_max_duration),
+            Some("a stream that hangs is not noticed before its longest time is over"),
+        ),
+        pair(("retry.base_delay", retry.base_delay), whole, Some("no request is ever tried again")),
+        pair(("health_checks.timeout", checks.timeout), ("health_checks.interval", checks.interval), None),
+        pair(
+            ("server.head_timeout", settings.server.head_timeout),
+            ("server.keep_alive", settings.server.keep_alive),
+            None,
+        ),
+    ];
+    let Some(Pair { short, is, long, than, costs }) = pairs.into_iter().find(|pair| pair.is > pair.than) else {
+        return Finding::ok("no time limit makes another one pointless");
+    };
+    let (message, fix) =
+        (format!("{short} is {is:?}, longer than {long} ({than:?})"), format!("set {short} below {long}"));
+    let finding = match costs {
+        Some(costs) => Finding::fail(format!("{message}: {costs}"), fix),
+        None => Finding::warn(message, fix),
+    };
+    finding.found(format!("{is:?}")).expected(format!("at most {than:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::{super::scene, *};
+    use crate::{FileLimit, report::Status};
+
+    fn judged(yaml: &str, surroundings: &Surroundings, id: &str) -> Check {
+        let checks = router(&scene::settings(yaml), surroundings);
+        checks.into_iter().find(|check| check.id == id).expect("every check is there")
+    }
+
+    #[test]
+    fn the_defaults_are_fine_and_what_is_not_configured_is_skipped() {
+        let checks = router(&scene::settings(""), &Surroundings::default());
+        assert_eq!(checks.iter().map(|check| check.id).collect::<Vec<_>>(), ROUTER_CHECKS);
+        for check in &checks {
+            let skipped = ["tenants_salted", "redis", "nats", "s3", "limits_fd"].contains(&check.id);
+            assert_eq!(check.status, if skipped { Status::Skip } else { Status::Ok }, "{check:?}");
+        }
+    }
+
+    #[test]
+    #[contract("G28")]
+    fn an_open_listener_is_worth_a_look_unless_a_key_protects_it() {
+        let open = "server: {listen: \"0.0.0.0:8080\", insecure_open: true}";
+        assert_eq!(judged(open, &Surroundings::default(), "listener_exposed").status, Status::Warn);
+        let keyed = Surroundings { api_key: true, ..Surroundings::default() };
+        assert_eq!(judged(open, &keyed, "listener_exposed").status, Status::Ok);
+    }
+
+    #[test]
+    fn too_few_open_files_are_named_with_both_ways_out() {
+        let files = Some(FileLimit { limit: 1024, needed: 20_512, fitting_connections: 256 });
+        let check =
+            judged("server: {max_connections: 10000}", &Surroundings { files, ..Surroundings::default() }, "limits_fd");
+        assert_eq!(check.status, Status::Fail);
+        let fix = "raise the limit (ulimit -n 20512), or set server.max_connections: 256";
+        assert_eq!(check.fix.as_deref(), Some(fix));
+        // With the least that is ever accepted it would still be too low.
+        let files = Some(FileLimit { limit: 256, needed: 640, fitting_connections: 64 });
+        let check = judged("", &Surroundings { files, ..Surroundings::default() }, "limits_fd");
+        assert!(check.fix.is_some_and(|fix| fix.contains("ulimit -n 640") && !fix.contains("max_connections")));
+    }
+
+    #[test]
+    fn a_time_limit_that_another_one_makes_pointless_is_named() {
+        for (yaml, key, status) in [
+            (
+                "request: {stream_idle_timeout: 2h, stream_max_duration: 1h}",
+                "request.stream_idle_timeout",
+                Status::Fail,
+            ),
+            ("request: {connect_timeout: 20s, timeout: 10s}", "request.connect_timeout", Status::Fail),
+            ("health_checks: {timeout: 20s, interval: 10s}", "health_checks.timeout", Status::Warn),
+        ] {
+            let check = judged(yaml, &Surroundings::default(), "timers");
+            assert_eq!(check.status, status, "{yaml}");
+            assert!(check.message.starts_with(key), "{}", check.message);
+        }
+    }
+}

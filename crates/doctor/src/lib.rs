@@ -1,0 +1,92 @@
+//! Checks before traffic: whether router and engines agree on everything that hits depend on.
+//!
+//! `gather` asks: the same questions as the router's own supervisors (`fleet::Meetings`), the engine's `/tokenize`, its
+//! event sockets, and a few one-token requests with prompts of our own. `judge` is pure: from what was seen to one
+//! [`Check`] per id, each failure with its fix. It changes nothing, here or there, beyond a few blocks in the engines'
+//! caches.
+//!
+//! **Invariant**: every check of the documented list is in every report, in its order; a check that could not be made is
+//! `skip` with its reason, never `ok`. What follows from a failed check is skipped, so that one wrong setting is one
+//! failure. Every wait has an end.
+
+mod gather;
+mod judge;
+mod report;
+mod surroundings;
+
+use std::{sync::Arc, time::Duration};
+
+use config::Settings;
+use fleet::{FleetParts, Meetings};
+use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream};
+use kv_blocks::{HashScheme, WorkerId};
+use kv_index::{IndexSettings, KvIndex};
+use net::Clock;
+
+pub use report::{Check, Report, Status, WorkerReport, bad_configuration};
+pub use surroundings::{FileLimit, Surroundings};
+
+use crate::gather::Observed;
+
+/// Workers looked at at the same time; the others wait their turn.
+const AT_ONCE: usize = 8;
+
+/// Whether requests may be sent to the engines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// A few one-token requests per worker, with prompts that nobody else has.
+    Send,
+    /// None: what only they can tell is skipped.
+    Nothing,
+}
+
+/// Enough for a healthy worker on a slow machine.
+pub const USUAL_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How far a run goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Whether requests may be sent.
+    pub probe: Probe,
+    /// Longest time for one worker.
+    pub timeout: Duration,
+}
+
+/// Checks a configuration and every worker in it. Never fails: what goes wrong is what the report is about.
+pub async fn diagnose(settings: &Settings, surroundings: &Surroundings, options: Options) -> Report {
+    let clock = Clock::system();
+    let meetings = match Meetings::new(parts(settings, surroundings, clock)) {
+        Ok(meetings) => meetings,
+        Err(error) => return bad_configuration(&[error.to_string()]),
+    };
+    let looks: Vec<BoxFuture<'_, Observed>> = (0u32..)
+        .zip(&settings.workers)
+        .map(|(at, worker)| {
+            let asked = gather::Asked { settings, worker, id: WorkerId(at), meetings: &meetings, probe: options.probe };
+            gather::look(asked, options.timeout, clock).boxed()
+        })
+        .collect();
+    let observed: Vec<Observed> = stream::iter(looks).buffered(AT_ONCE).collect().await;
+    let checks = judge::router(settings, surroundings);
+    let workers = judge::workers(settings, &observed);
+    Report::new(checks, workers)
+}
+
+fn parts(settings: &Settings, surroundings: &Surroundings, clock: Clock) -> FleetParts {
+    FleetParts {
+        workers: settings.workers.clone(),
+        models: settings.models.clone(),
+        kv_events: settings.kv_events.clone(),
+        health_checks: settings.health_checks.clone(),
+        circuit_breaker: settings.circuit_breaker.clone(),
+        connect_timeout: settings.request.connect_timeout,
+        hub_cache: surroundings.hub_cache.clone(),
+        // Meetings follow no stream: nothing is ever put into it.
+        index: Arc::new(KvIndex::new(IndexSettings::default())),
+        clock,
+        on_verdict: Arc::new(|_| {}),
+    }
+}
+
+/// Blocks are compared within one run only, so any scheme does.
+const SCHEME: HashScheme = HashScheme::Xxh3 { seed: 1337 };

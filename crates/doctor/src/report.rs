@@ -1,0 +1,135 @@
+//! The report's shape, `warmroute.doctor/1`, and the lists of checks.
+
+use serde::Serialize;
+
+/// Checks of a worker, in the order of the report.
+pub(crate) const WORKER_CHECKS: [&str; 27] = [
+    "reachable",
+    "model_listed",
+    "engine_version",
+    "model_agrees",
+    "block_size",
+    "prefix_caching",
+    "tokenizer",
+    "chat_template",
+    "special_tokens",
+    "usage_details",
+    "events_enabled",
+    "events_endpoint",
+    "events_arriving",
+    "events_age",
+    "replay",
+    "sequence",
+    "dp_ranks",
+    "dp_offset",
+    "identity_unique",
+    "hash_alias",
+    "lora",
+    "salt_honoured",
+    "medium_known",
+    "hybrid_groups",
+    "role_pairing",
+    "health_endpoint",
+    "clock",
+];
+
+/// Checks of the router, in the order of the report.
+pub(crate) const ROUTER_CHECKS: [&str; 9] =
+    ["config", "listener_exposed", "admin_exposed", "tenants_salted", "redis", "nats", "s3", "limits_fd", "timers"];
+
+/// A whole run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// The schema's name.
+    pub schema: &'static str,
+    /// No check failed.
+    pub ok: bool,
+    /// Checks of the router.
+    pub checks: Vec<Check>,
+    /// In the order of the configuration.
+    pub workers: Vec<WorkerReport>,
+}
+
+/// One worker's checks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WorkerReport {
+    /// Its name.
+    pub name: String,
+    /// Its address, without secrets.
+    pub url: String,
+    /// None of its checks failed.
+    pub ok: bool,
+    /// All of them.
+    pub checks: Vec<Check>,
+}
+
+/// What came of one check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// Which one.
+    pub id: &'static str,
+    /// How it went.
+    pub status: Status,
+    /// What is there, if that is one value.
+    pub found: Option<String>,
+    /// What should be there.
+    pub expected: Option<String>,
+    /// The finding in a sentence.
+    pub message: String,
+    /// What to do about it.
+    pub fix: Option<String>,
+}
+
+/// How a check went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// As it should be.
+    Ok,
+    /// Works, but worth a look.
+    Warn,
+    /// Costs hits, or worse.
+    Fail,
+    /// Not made: it does not apply, or what it rests on is not there.
+    Skip,
+}
+
+impl Status {
+    /// Its word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+            Self::Skip => "skip",
+        }
+    }
+}
+
+impl Report {
+    pub(crate) fn new(checks: Vec<Check>, workers: Vec<WorkerReport>) -> Self {
+        let ok = none_failed(&checks) && workers.iter().all(|worker| worker.ok);
+        Self { schema: "warmroute.doctor/1", ok, checks, workers }
+    }
+}
+
+pub(crate) fn none_failed(checks: &[Check]) -> bool {
+    checks.iter().all(|check| check.status != Status::Fail)
+}
+
+/// The report of a configuration that cannot be used: nobody was asked anything.
+pub fn bad_configuration(problems: &[String]) -> Report {
+    let check = |id: &&'static str| {
+        let (status, message, fix) = if *id == "config" {
+            (
+                Status::Fail,
+                problems.join("; "),
+                Some("correct the configuration, see `warmroute config check`".to_owned()),
+            )
+        } else {
+            (Status::Skip, "the configuration cannot be used".to_owned(), None)
+        };
+        Check { id, status, found: None, expected: None, message, fix }
+    };
+    Report::new(ROUTER_CHECKS.iter().map(check).collect(), Vec::new())
+}

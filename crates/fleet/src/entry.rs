@@ -1,0 +1,164 @@
+//! What is kept of one worker.
+
+use std::{collections::HashMap, sync::Arc};
+
+use event_sources::{SourceHandle, StreamState};
+use kv_blocks::DpRank;
+use tokio::sync::Notify;
+
+use crate::{CacheSource, ModelArtefacts, PrefixCacheCounters, RankView, Verdict, WorkerView, health::Health};
+
+/// One worker, as its supervisor keeps it.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) view: Arc<WorkerView>,
+    pub(crate) health: Health,
+    /// By base model id.
+    pub(crate) artefacts: HashMap<Arc<str>, Arc<ModelArtefacts>>,
+    /// One per rank that has a stream.
+    pub(crate) streams: Vec<RankStream>,
+    /// Ranks whose events are not believed.
+    pub(crate) distrusted: Vec<DpRank>,
+    /// Its own counters, by rank, as last read.
+    pub(crate) prefix_cache: Vec<(DpRank, PrefixCacheCounters)>,
+    /// Whether its events are wanted at all.
+    pub(crate) events_wanted: bool,
+    pub(crate) outage: Outage,
+    /// It has been ready once.
+    pub(crate) was_ready: bool,
+    pub(crate) wake: Arc<Notify>,
+    /// A failed request asks for a look before the next one is due.
+    pub(crate) concerned: bool,
+}
+
+impl Entry {
+    pub(crate) fn new(view: WorkerView, health: Health, events_wanted: bool) -> Self {
+        Self {
+            view: Arc::new(view),
+            health,
+            artefacts: HashMap::new(),
+            streams: Vec::new(),
+            distrusted: Vec::new(),
+            prefix_cache: Vec::new(),
+            events_wanted,
+            outage: Outage::default(),
+            was_ready: false,
+            wake: Arc::default(),
+            concerned: false,
+        }
+    }
+
+    /// Nobody listens there. Whether that is news: one outage is counted once, however often it is reported.
+    pub(crate) fn process_ended(&mut self) -> bool {
+        let news = !std::mem::replace(&mut self.outage.refused, true);
+        if news {
+            Arc::make_mut(&mut self.view).ended += 1;
+        }
+        news
+    }
+
+    /// What is to be seen of each rank.
+    pub(crate) fn rank_views(&self) -> Vec<RankView> {
+        let of = |rank: u32| self.streams.iter().find(|stream| stream.rank.0 == rank);
+        let view = |(rank, _)| of(rank).map_or_else(RankView::default, |stream| self.rank_view(stream));
+        (0u32..).zip(&self.view.ranks).map(view).collect()
+    }
+
+    /// A stream's part of the view. While it connects, fetches history or is not trusted, the cache is predicted; a gap
+    /// being closed or a silent publisher leaves what is known usable.
+    pub(crate) fn rank_view(&self, stream: &RankStream) -> RankView {
+        let state = stream.source.state();
+        let cache = match state {
+            _ if self.distrusted.contains(&stream.rank) => CacheSource::Predicted,
+            StreamState::Live | StreamState::Gapped | StreamState::Stale => CacheSource::Events,
+            StreamState::Connecting | StreamState::Replaying | StreamState::Quarantined => CacheSource::Predicted,
+        };
+        RankView { cache, stream: Some(state.as_str()), replay: stream.replay }
+    }
+
+    /// The verdict on it as it stands.
+    pub(crate) fn verdict(&self) -> Verdict {
+        let view = &self.view;
+        let worst = view.ranks.iter().find(|rank| rank.cache == CacheSource::Predicted).or(view.ranks.first());
+        let none = if self.events_wanted { "none" } else { "off" };
+        Verdict {
+            worker: Arc::clone(&view.name),
+            url: view.url.to_string(),
+            state: view.state,
+            engine: view.engine,
+            version: view.version.clone(),
+            models: view.models.iter().map(|model| Arc::clone(&model.id)).collect(),
+            block_size: view.block_size.tokens(),
+            block_size_known: view.block_size_known,
+            events: worst.and_then(|rank| rank.stream).unwrap_or(none),
+            replay: view.ranks.iter().all(|rank| rank.replay),
+            tokenizer: view
+                .namespace_model
+                .as_ref()
+                .and_then(|id| self.artefacts.get(id))
+                .map_or("none", |artefacts| artefacts.tokenizer_word()),
+            problem: view.last_error.clone(),
+        }
+    }
+}
+
+/// What is known of a worker's being away.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Outage {
+    /// The last thing heard of it was a refused connection: the process is gone, and its cache with it.
+    pub(crate) refused: bool,
+    /// Its part of the index was emptied for this outage.
+    pub(crate) cache_forgotten: bool,
+}
+
+/// One rank's event stream.
+#[derive(Debug)]
+pub(crate) struct RankStream {
+    pub(crate) rank: DpRank,
+    /// Whether missed events can be asked for.
+    pub(crate) replay: bool,
+    pub(crate) source: SourceHandle,
+}
+
+#[cfg(test)]
+impl Entry {
+    /// A worker that nobody has looked at yet.
+    pub(crate) fn for_tests(id: kv_blocks::WorkerId, clock: &net::Clock) -> Self {
+        let second = std::time::Duration::from_secs(1);
+        let health = crate::health::HealthSettings {
+            interval: second,
+            unhealthy_threshold: 1,
+            healthy_threshold: 1,
+            warmup_interval: second,
+            max_warmup: second,
+            knock_first: second,
+            knock_longest: second,
+            eject_after: 1,
+            eject_for: second,
+        };
+        let view = WorkerView {
+            id,
+            name: "w1".into(),
+            url: "http://127.0.0.1:1".parse().expect("a url"),
+            engine: crate::Engine::Generic,
+            version: None,
+            state: crate::WorkerState::Unknown,
+            since: clock.wall(),
+            models: Vec::new(),
+            loras: Vec::new(),
+            namespace_model: None,
+            role: kv_blocks::Role::Unified,
+            weight: 1.0,
+            block_size: kv_blocks::BlockSize::new(16).expect("a block size"),
+            block_size_known: false,
+            ranks: vec![RankView::default()],
+            api_key: None,
+            num_blocks: None,
+            allow_tiers: Vec::new(),
+            load: crate::EngineLoad::default(),
+            ended: 0,
+            last_error: None,
+        };
+        Self::new(view, Health::new(health), true)
+    }
+}

@@ -1,0 +1,117 @@
+//! Meeting workers once, the way their supervisors do, without keeping them: what a check before traffic goes by.
+//!
+//! It asks what a supervisor asks, with the same code, so that what is checked is what would be used.
+
+use std::{sync::Arc, time::Duration};
+
+use config::Engine;
+use kv_blocks::{BlockSize, Moment, WorkerId};
+
+use crate::{
+    EventEndpoint, FleetParts, ModelArtefacts, ServedLora, ServedModel, StartError,
+    artefacts::ArtefactStore,
+    board::{Board, Ejection},
+    fleet::first_entries,
+    look::{Looker, Orders, Pace},
+    probe::{self, Scrape, SideAnswers},
+};
+
+/// The configured workers, none of them followed or watched.
+#[derive(Debug)]
+pub struct Meetings {
+    lookers: Vec<Looker>,
+}
+
+/// Who a worker says it is, and what the router would make of it.
+#[derive(Clone, Debug)]
+pub struct Meeting {
+    /// What kind of engine it is.
+    pub engine: Engine,
+    /// Its version.
+    pub version: Option<Arc<str>>,
+    /// Base models it serves for us.
+    pub models: Vec<ServedModel>,
+    /// Adapters it serves for us.
+    pub loras: Vec<ServedLora>,
+    /// The model that its blocks belong to.
+    pub base: Arc<str>,
+    /// That model's tokenizer and template, as found on our side.
+    pub artefacts: Arc<ModelArtefacts>,
+    /// Tokens per block, as its metrics say.
+    pub block_size: Option<BlockSize>,
+    /// Whether it keeps blocks for later requests, as its metrics say.
+    pub prefix_caching: Option<bool>,
+    /// Tokens that its counters say were looked for and found in its prefix cache so far, on all ranks.
+    pub prefix_cache: Option<(u64, u64)>,
+    /// Data-parallel ranks in its metrics; 0: they do not tell.
+    pub metrics_ranks: u32,
+    /// The publishers it announces. `None`: it does not answer that; empty: it publishes nothing.
+    pub announced: Option<Vec<EventEndpoint>>,
+    /// The publishers that the router would follow.
+    pub streams: Vec<EventEndpoint>,
+}
+
+impl Meetings {
+    /// Reads the configuration. Nobody is asked yet.
+    pub fn new(parts: FleetParts) -> Result<Self, StartError> {
+        let (entries, orders) = first_entries(&parts)?;
+        let ejection = Ejection { enabled: false, max_ratio: 0.0 };
+        let board = Arc::new(Board::new(entries, ejection, parts.index, parts.clock));
+        let artefacts = Arc::new(ArtefactStore::new(parts.models, parts.hub_cache, parts.clock));
+        let looker =
+            |orders| Looker { board: Arc::clone(&board), artefacts: Arc::clone(&artefacts), orders: Arc::new(orders) };
+        Ok(Self { lookers: orders.into_iter().map(looker).collect() })
+    }
+
+    /// Runs the health check of the worker at this place of the configuration; the error says what to do.
+    pub async fn health(&self, worker: WorkerId) -> Result<(), String> {
+        let orders = &self.looker(worker)?.orders;
+        let engine = orders.engine.unwrap_or(Engine::Generic);
+        orders.health_check.run(&orders.asker, engine).await.map_err(|trouble| trouble.text)
+    }
+
+    /// Asks the worker at this place of the configuration who it is; the error says what to do. No question waits longer
+    /// than `limit`; loading a tokenizer takes as long as it takes.
+    pub async fn meet(&self, worker: WorkerId, limit: Duration) -> Result<Meeting, String> {
+        let looker = self.looker(worker)?;
+        let mut orders = Orders::clone(&looker.orders);
+        orders.asker = orders.asker.with_timeout(limit);
+        let looker = Looker { orders: Arc::new(orders), ..looker.clone() };
+        let discovered = looker.discover(&SideAnswers::default(), Pace::Thorough).await;
+        let mut found = discovered.map_err(|trouble| trouble.text)?;
+        let metrics = found.said.metrics();
+        Ok(Meeting {
+            engine: found.engine,
+            version: found.said.version().cloned(),
+            block_size: metrics.and_then(|metrics| metrics.block_size),
+            prefix_caching: metrics.and_then(|metrics| metrics.prefix_caching),
+            prefix_cache: found.scrape.as_ref().and_then(|(_, scrape)| looked_for_and_found(scrape)),
+            metrics_ranks: metrics.map_or(0, |metrics| metrics.ranks),
+            announced: found.said.announced().map(<[EventEndpoint]>::to_vec),
+            artefacts: found.artefacts.remove(&found.base).unwrap_or_default(),
+            models: found.list.models,
+            loras: found.list.loras,
+            base: found.base,
+            streams: found.streams,
+        })
+    }
+
+    /// The counters of [`Meeting::prefix_cache`], as they stand now.
+    pub async fn prefix_cache(&self, worker: WorkerId) -> Option<(u64, u64)> {
+        let looker = self.looker(worker).ok()?;
+        looked_for_and_found(&probe::scrape(&looker.orders.asker).await?)
+    }
+
+    fn looker(&self, worker: WorkerId) -> Result<&Looker, String> {
+        self.lookers.get(worker.0 as usize).ok_or_else(|| format!("there is no worker {}", worker.0))
+    }
+}
+
+/// The counters of all ranks together; `None`: the engine has none.
+fn looked_for_and_found(scrape: &Scrape) -> Option<(u64, u64)> {
+    let ranks = scrape.prefix_cache.counters(Moment::START);
+    ranks
+        .into_iter()
+        .map(|(_, it)| (it.queries, it.hits))
+        .reduce(|one, other| (one.0.saturating_add(other.0), one.1.saturating_add(other.1)))
+}

@@ -1,0 +1,150 @@
+//! Streams that run, end and are followed elsewhere, with publishers that nobody is.
+
+use kv_blocks::{BlockSize, HashScheme, Identity, Namespace, SequenceHash};
+use kv_index::{IndexSettings, KvIndex};
+use net::Clock;
+use tokio::runtime::Builder;
+
+use super::*;
+use crate::board::Ejection;
+
+const ID: WorkerId = WorkerId(0);
+
+fn settings() -> StreamSettings {
+    let own = config::WorkerKvEvents {
+        source: EventSource::Auto,
+        endpoint: None,
+        replay_endpoint: ReplayEndpoint::Auto,
+        topic: String::new(),
+        bind: false,
+    };
+    let all = config::KvEvents {
+        enabled: true,
+        memory_budget: 1 << 20,
+        block_hash: config::BlockHashKind::Xxh3,
+        block_hash_seed: 1337,
+        default_port: 1,
+        topic_filter: String::new(),
+        replay: true,
+        max_message: 1 << 20,
+        queue_batches: 16,
+        max_events_per_second: 1,
+        stale_after: Duration::from_secs(60),
+        prediction: config::Prediction { ttl: RETRY, max_blocks: 16, prune_target_ratio: 0.8 },
+    };
+    StreamSettings { own, all, host_is_its_own: true }
+}
+
+/// A board of one worker, and a chain of blocks to be entered for its first rank.
+struct Scene {
+    index: Arc<KvIndex>,
+    board: Board,
+    name: Arc<str>,
+    namespace: Namespace,
+    chain: Vec<SequenceHash>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let (clock, index) = (Clock::system(), Arc::new(KvIndex::new(IndexSettings::default())));
+        let ejection = Ejection { enabled: false, max_ratio: 0.0 };
+        let board = Board::new(vec![Entry::for_tests(ID, &clock)], ejection, Arc::clone(&index), clock);
+        let block_size = BlockSize::new(16).expect("a block size");
+        let namespace = Namespace { model: "m".into(), lora: None, salt: None, block_size, identity: Identity::Tokens };
+        let chain = HashScheme::default().chain(None, &[1; 32], block_size);
+        Self { index, board, name: "w1".into(), namespace, chain }
+    }
+
+    fn enter(&self) {
+        let target = Target { worker: ID, rank: DpRank(0) };
+        let ttl = Duration::from_secs(100);
+        self.index.predict(target, &self.namespace, &self.chain, self.board.clock.now(), ttl);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.index.lookup(&self.namespace, &self.chain, self.board.clock.now()).is_empty()
+    }
+
+    fn wanted(port: u16, replay_port: Option<u16>) -> Vec<EventEndpoint> {
+        let at = |port: u16| format!("tcp://127.0.0.1:{port}");
+        let replay_endpoint = replay_port.map(at);
+        vec![EventEndpoint { rank: 0, endpoint: at(port), replay_endpoint, topic: String::new() }]
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_is_followed_somewhere_else_begins_with_nothing() {
+    let (scene, settings) = (Scene::new(), settings());
+    let (mut streams, model) = (Streams::default(), Arc::clone(&scene.namespace.model));
+    // What was expected of a worker before its first stream is no stream's content.
+    scene.enter();
+    for (wanted, empty) in [
+        (Scene::wanted(1, None), false),
+        (Scene::wanted(1, None), false),
+        (Scene::wanted(1, Some(2)), true),
+        (Scene::wanted(3, Some(2)), true),
+        (Vec::new(), true),
+    ] {
+        let what = format!("{wanted:?}");
+        streams.run(&scene.board, &settings, (ID, &scene.name), &model, wanted).await;
+        assert_eq!(scene.is_empty(), empty, "{what}");
+        scene.enter();
+    }
+    streams.stop(&scene.board, ID).await;
+}
+
+#[test]
+fn a_stream_whose_task_ended_is_forgotten_and_started_again() {
+    let here = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let doomed = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let (scene, settings) = (Scene::new(), settings());
+    let Scene { board, name, .. } = &scene;
+    let mut streams = Streams::default();
+    // Its task runs on a runtime that goes away: to the stream's owner that looks like a panic.
+    let guard = doomed.enter();
+    let model = &scene.namespace.model;
+    let wanted = Scene::wanted(1, None);
+    futures_util::FutureExt::now_or_never(streams.run(board, &settings, (ID, name), model, wanted))
+        .expect("nothing to wait for");
+    drop(guard);
+    scene.enter();
+    doomed.shutdown_timeout(Duration::from_secs(10));
+
+    let ended = || board.with(ID, |entry| entry.streams[0].source.ended());
+    here.block_on(async {
+        while !streams.one_ended {
+            streams.changed().await;
+        }
+        streams.forget_ended(board, (ID, name));
+        assert!(scene.is_empty());
+        assert_eq!(ended(), Some(true));
+        assert!(streams.retry_at().is_some_and(|at| at > board.clock.now()), "not in a tight loop");
+        streams.start_missing(board, &settings, (ID, name));
+        assert_eq!((ended(), streams.retry_at(), streams.any()), (Some(false), None, true));
+        streams.stop(board, ID).await;
+    });
+}
+
+/// The endpoint one port below.
+fn before(endpoint: &Endpoint) -> String {
+    event_endpoints::tcp("127.0.0.1", endpoint.port().expect("a tcp port") - 1)
+}
+
+#[tokio::test]
+async fn the_next_port_is_a_replay_socket_only_if_one_answers_there() {
+    let any: Endpoint = "tcp://127.0.0.1:0".parse().expect("an endpoint");
+    let (_router, replay) = zmtp::Router::bind(&any, Limits::default()).await.expect("a free port");
+    let found = next_port_if_replay(&before(&replay), RETRY).await;
+    assert_eq!(found, Some(replay.to_string()));
+    let (_publisher, events) = zmtp::Pub::bind(&any, zmtp::PubSettings::default()).await.expect("a free port");
+    assert_eq!(next_port_if_replay(&before(&events), RETRY).await, None, "another engine's publisher");
+
+    let find = async |replay_endpoint, announced: Option<&[EventEndpoint]>| {
+        let own = config::WorkerKvEvents { replay_endpoint, ..settings().own };
+        let settings = StreamSettings { own, ..settings() };
+        settings.configured(&before(&replay), announced, "127.0.0.1", 1, RETRY).await.remove(0).replay_endpoint
+    };
+    assert_eq!(find(ReplayEndpoint::Auto, None).await, Some(replay.to_string()));
+    assert_eq!(find(ReplayEndpoint::Auto, Some(&[])).await, None, "it announces what it has");
+    assert_eq!(find(ReplayEndpoint::None, None).await, None);
+}

@@ -1,0 +1,104 @@
+//! Predictions beside what came of them: fed by every request that ends, acted on where they were wrong.
+//!
+//! The rules are `parity`'s. Here its book meets the fleet: engines' counters go in, a target's events are believed or
+//! not as comes out. Requests only leave the change behind: what it asks for can take long, and one task does it.
+
+use std::{collections::HashMap, sync::Arc};
+
+use fleet::Fleet;
+use kv_blocks::{Moment, Target};
+use net::Clock;
+use parity::{Book, Change, EngineCounters, Sample, State, Unjudged};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// The book and the fleet that it speaks of.
+#[derive(Debug)]
+pub(crate) struct Judge {
+    book: Arc<Mutex<Book>>,
+    fleet: Arc<Fleet>,
+    clock: Clock,
+    /// Not acted on yet. At most one per target: a later one takes in the earlier.
+    changes: Mutex<HashMap<Target, Change>>,
+    changed: Notify,
+}
+
+impl Judge {
+    pub(crate) fn new(book: Arc<Mutex<Book>>, fleet: Arc<Fleet>, clock: Clock) -> Self {
+        Self { book, fleet, clock, changes: Mutex::default(), changed: Notify::new() }
+    }
+
+    /// A request that went to `target` ended well; its cached tokens, where they are known.
+    pub(crate) fn observe(&self, target: Target, sample: Sample) -> Option<u32> {
+        let mut book = self.book.lock();
+        let observed = book.observe(self.clock.now(), target, sample);
+        self.leave(observed.change);
+        observed.actual
+    }
+
+    /// A request that went to `target` is over and cannot be judged.
+    pub(crate) fn unjudged(&self, target: Target, request: Unjudged) {
+        self.book.lock().unjudged(self.clock.now(), target, request);
+    }
+
+    /// Time has passed.
+    pub(crate) fn tick(&self, now: Moment) {
+        let counters = self.fleet.prefix_cache_counters();
+        let restarts = self.fleet.stream_restarts();
+        for target in self.fleet.snapshot().workers.iter().flat_map(|worker| worker.targets()) {
+            let told = counters.get(&target).map(|told| EngineCounters {
+                at: told.at,
+                queries: told.queries,
+                hits: told.hits,
+            });
+            let mut book = self.book.lock();
+            let change = book.tick(now, target, told, restarts.get(&target).copied());
+            self.leave(change);
+        }
+    }
+
+    /// Called with the book locked: changes of one target are left in the order in which they were found.
+    fn leave(&self, change: Option<Change>) {
+        let Some(change) = change else { return };
+        let mut changes = self.changes.lock();
+        let change = match changes.remove(&change.target) {
+            Some(earlier) => change.after(&earlier),
+            None => change,
+        };
+        changes.insert(change.target, change);
+        self.changed.notify_one();
+    }
+
+    /// Waits until there is something for [`Judge::act`].
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Does what changes ask for. For one caller at a time: of two changes of one target the later is to come last.
+    pub(crate) fn act(&self) {
+        let changes = std::mem::take(&mut *self.changes.lock());
+        for change in changes.into_values() {
+            if let Some(trusted) = change.trust() {
+                self.fleet.trust(change.target, trusted);
+            }
+            self.tell(&change);
+        }
+    }
+
+    fn tell(&self, change: &Change) {
+        let Change { target, from, to, ratio, reason } = change;
+        let snapshot = self.fleet.snapshot();
+        let worker = snapshot.worker(target.worker).map_or("unknown", |worker| &*worker.name);
+        let (rank, from, ratio, state) = (target.rank.0, from.as_str(), *ratio, to.as_str());
+        match (change.from, to) {
+            (_, State::Drifting | State::Downgraded) => {
+                tracing::warn!(worker, rank, from, state, ratio, reason, "predictions do not hold");
+            }
+            // Comes and goes with the traffic.
+            (State::NoData | State::Ok, _) => {
+                tracing::debug!(worker, rank, from, state, ratio, reason, "predictions are judged anew");
+            }
+            _ => tracing::info!(worker, rank, from, state, ratio, reason, "predictions are judged anew"),
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Tokens by the engine's own `/tokenize`, for models whose tokenizer is not here.
+//!
+//! A request waits for this, so everything about it is bounded: how long one question may take, how large it may be, how
+//! many workers are asked (one), how many questions a worker has at once, how many answers are remembered and for how
+//! long. Equal questions at one moment are one question. A worker that keeps failing is left alone for a while, and
+//! prompts go by their text meanwhile.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use bytes::{Bytes, BytesMut};
+use fleet::{Fleet, WorkerView};
+use http::{HeaderMap, HeaderValue, Method, Request, Uri, header};
+use http_body_util::Full;
+use net::Clock;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use tokio::sync::OnceCell;
+
+use super::{
+    Asked,
+    known::{self, Digest, Known, Teller},
+    own::{self, Seats},
+    question::Question,
+    standing::{Failed, Failure, Standings},
+};
+use crate::{
+    request::{dispatch::next_data, headers},
+    upstream::{Answer, Outgoing, Pools, SendFailure},
+};
+
+/// A question over loopback or a rack's network costs some ten times the time of a computation here: 50 ms with the default
+/// budget of 2 ms.
+const BUDGETS: u32 = 25;
+/// Bytes of an answer for each byte of the question: a token has at least one byte, and its id at most seven with a comma.
+const ANSWER_FACTOR: usize = 8;
+/// Bytes of an answer that do not depend on the question.
+const ANSWER_SLACK: usize = 4 << 10;
+/// What reading a byte of an answer costs here.
+const COST_PER_BYTE: Duration = Duration::from_nanos(6);
+
+/// Token ids, and whether they were told earlier.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub(super) tokens: Arc<[u32]>,
+    pub(super) known: bool,
+}
+
+/// Asks engines for tokens.
+#[derive(Debug)]
+pub(super) struct EngineTokens {
+    fleet: Arc<Fleet>,
+    pools: Pools,
+    clock: Clock,
+    longest: Duration,
+    connect_timeout: Duration,
+    /// Workers take turns.
+    turn: AtomicUsize,
+    book: Mutex<Book>,
+}
+
+type Asking = Arc<OnceCell<Option<Arc<[u32]>>>>;
+
+#[derive(Debug, Default)]
+struct Book {
+    known: Known,
+    /// Questions on their way: one for each request that waits, at most.
+    asking: HashMap<Digest, Asking>,
+    standings: Standings,
+}
+
+impl EngineTokens {
+    /// `budget` is what a computation here may take.
+    pub(super) fn new(
+        fleet: Arc<Fleet>,
+        pools: Pools,
+        clock: Clock,
+        budget: Duration,
+        connect_timeout: Duration,
+    ) -> Self {
+        let longest = budget.saturating_mul(BUDGETS);
+        Self { fleet, pools, clock, longest, connect_timeout, turn: AtomicUsize::new(0), book: Mutex::default() }
+    }
+
+    /// The engine's ids of the prompt, or nothing where they cannot be had in time.
+    pub(super) async fn tokens(&self, asked: Asked<'_>) -> Option<Told> {
+        let question = asked.work(Question::cost(asked.view), Question::about).await.flatten()?;
+        let digest = question.digest;
+        let snapshot = self.fleet.snapshot();
+        let known = |teller: &Teller| teller.is_in(&snapshot);
+        let asking = {
+            let mut book = self.book.lock();
+            if let Some(tokens) = book.known.get(&digest, self.clock.now(), known) {
+                return Some(Told { tokens, known: true });
+            }
+            Arc::clone(book.asking.entry(digest).or_default())
+        };
+        let waiting = Waiting { book: &self.book, digest, asking: Some(asking) };
+        // Whoever asked first may hang up: the next one who waits asks then.
+        let asking = waiting.asking.as_ref()?;
+        let tokens = asking.get_or_init(|| self.ask(&asked.view.model, question, asked.seats)).await.clone()?;
+        Some(Told { tokens, known: false })
+    }
+
+    async fn ask(&self, model: &str, question: Question, seats: &Seats) -> Option<Arc<[u32]>> {
+        let turn = self.next_worker(model)?;
+        let worker = &turn.worker;
+        let Question { body, digest } = question;
+        let length = body.len();
+        let answer = tokio::time::timeout(self.longest, self.ask_worker(worker, body, seats)).await;
+        let mut book = self.book.lock();
+        let now = self.clock.now();
+        let why = match answer.unwrap_or(Err(Failed::Late)) {
+            Ok(tokens) => {
+                let ids: Arc<[u32]> = tokens.into();
+                book.standings.answered(worker.id);
+                let answer = known::Answer { ids: Arc::clone(&ids), teller: Teller::of(worker), told_at: now };
+                book.known.keep(digest, answer);
+                return Some(ids);
+            }
+            Err(why) => why,
+        };
+        let rest = book.standings.failed(worker.id, Failure { why, question: digest, length }, now);
+        drop(book);
+        tracing::debug!(worker = %worker.name, ?why, ?rest, "no tokens from the engine");
+        None
+    }
+
+    /// The worker whose turn it is, of those that serve the model and may be asked now.
+    fn next_worker(&self, model: &str) -> Option<Turn<'_>> {
+        let snapshot = self.fleet.snapshot();
+        let model = snapshot.model(model).filter(|model| !model.panic)?;
+        let now = self.clock.now();
+        let mut book = self.book.lock();
+        book.standings.forget_gone(|worker| snapshot.worker(worker).is_some());
+        let may = |worker| book.standings.may_be_asked(worker, now);
+        let free: Vec<_> = model.candidates.iter().filter(|one| may(one.target.worker)).collect();
+        let turn = self.turn.fetch_add(1, Relaxed).checked_rem(free.len())?;
+        let worker = Arc::clone(&free.get(turn)?.worker);
+        book.standings.asked(worker.id);
+        Some(Turn { book: &self.book, worker })
+    }
+
+    async fn ask_worker(&self, worker: &WorkerView, question: Bytes, seats: &Seats) -> Result<Vec<u32>, Failed> {
+        let most = question.len() * ANSWER_FACTOR + ANSWER_SLACK;
+        let outgoing = Outgoing {
+            worker: worker.id,
+            url: &worker.url,
+            request: request(worker, question),
+            connect_timeout: self.connect_timeout,
+        };
+        let sent = self.pools.send(outgoing, &self.clock).await.map_err(|failure| match failure {
+            SendFailure::NotSent { .. } => Failed::Unreachable,
+            // The worker may have closed a connection that was kept from an earlier request.
+            SendFailure::NoHead => Failed::Late,
+            SendFailure::Protocol => Failed::Broken,
+        });
+        let Answer { response, connection } = sent?;
+        let (head, mut body) = response.into_parts();
+        if headers::tell_two_lengths(&head.headers) {
+            return Err(Failed::Broken);
+        }
+        let mut answer = BytesMut::new();
+        while let Some(data) = next_data(&mut body).await {
+            let data = data.map_err(|_| Failed::Broken)?;
+            if answer.len() + data.len() > most {
+                return Err(Failed::Broken);
+            }
+            answer.extend_from_slice(&data);
+        }
+        self.pools.give_back(worker.id, connection, self.clock);
+        match head.status.as_u16() {
+            200 => {
+                let cost = own::cost_of(answer.len(), COST_PER_BYTE);
+                let read = seats.run(cost, move || serde_json::from_slice::<TokenizeReply>(&answer)).await;
+                read.and_then(Result::ok).map(|reply| reply.tokens).ok_or(Failed::Broken)
+            }
+            400 | 413 | 422 => Err(Failed::Refused),
+            _ => Err(Failed::Broken),
+        }
+    }
+}
+
+/// A worker that has a question, until this is dropped.
+struct Turn<'a> {
+    book: &'a Mutex<Book>,
+    worker: Arc<WorkerView>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.book.lock().standings.over(self.worker.id);
+    }
+}
+
+/// A request that waits for an answer. The question is forgotten with the last one that waits.
+struct Waiting<'a> {
+    book: &'a Mutex<Book>,
+    digest: Digest,
+    /// There until the drop.
+    asking: Option<Asking>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut book = self.book.lock();
+        // Given up under the lock, as all are taken under it: whoever is the last one to leave finds only the book's.
+        drop(self.asking.take());
+        if book.asking.get(&self.digest).is_some_and(|asking| Arc::strong_count(asking) == 1) {
+            book.asking.remove(&self.digest);
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct TokenizeReply {
+    tokens: Vec<u32>,
+}
+
+fn request(worker: &WorkerView, question: Bytes) -> Request<Full<Bytes>> {
+    let host = HeaderValue::try_from(worker.url.authority()).unwrap_or(HeaderValue::from_static("localhost"));
+    let mut fields = headers::upstream(&HeaderMap::new(), host, worker.api_key.as_ref().map(|key| key.expose()));
+    fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    fields.insert(header::CONTENT_LENGTH, HeaderValue::from(question.len()));
+    let mut request = Request::new(Full::new(question));
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = worker.url.path("/tokenize").parse().unwrap_or_else(|_| Uri::from_static("/tokenize"));
+    *request.headers_mut() = fields;
+    request
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_is_forgotten_with_the_last_of_those_who_wait_and_not_before() {
+        let (book, digest) = (Mutex::new(Book::default()), Digest::default());
+        let wait = || {
+            let asking = Arc::clone(book.lock().asking.entry(digest).or_default());
+            Waiting { book: &book, digest, asking: Some(asking) }
+        };
+        let (first, second) = (wait(), wait());
+        drop(first);
+        assert_eq!(book.lock().asking.len(), 1);
+        let third = wait();
+        drop(second);
+        assert_eq!(book.lock().asking.len(), 1);
+        drop(third);
+        assert!(book.lock().asking.is_empty());
+    }
+}

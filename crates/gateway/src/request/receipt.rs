@@ -1,0 +1,56 @@
+//! What is known of a request, and the receipt made of it.
+
+use std::sync::Arc;
+
+use routing::receipt::{DecisionId, Hold, PromptNote, Receipt, Timing, Verdict};
+
+/// What is known of a request before anything is decided.
+#[derive(Clone, Debug)]
+pub(crate) struct About {
+    pub(crate) model: Arc<str>,
+    pub(crate) served_model: Option<Arc<str>>,
+    pub(crate) lora: Option<Arc<str>>,
+    pub(crate) stream: bool,
+    pub(crate) priority: i32,
+    pub(crate) prompt: PromptNote,
+}
+
+impl About {
+    /// The receipt of what was decided: nothing sent yet, and nothing come of it.
+    pub(crate) fn receipt(self, decided: Decided) -> Receipt {
+        let Decided { id, at_unix_ms, request_id, route, verdict, mut timing } = decided;
+        timing.total = timing.accept + timing.render + timing.tokenize + timing.hash + timing.lookup + timing.decide;
+        Receipt {
+            id,
+            at_unix_ms,
+            request_id,
+            tenant: Arc::from("default"),
+            dry_run: false,
+            route,
+            model: self.model,
+            served_model: self.served_model,
+            lora: self.lora,
+            session: None,
+            stream: self.stream,
+            priority: self.priority,
+            prompt: self.prompt,
+            verdict,
+            hold: Hold::default(),
+            attempts: Vec::new(),
+            timing,
+            rewrites: Vec::new(),
+            outcome: None,
+        }
+    }
+}
+
+/// What was decided about a request, where and when.
+#[derive(Debug)]
+pub(crate) struct Decided {
+    pub(crate) id: DecisionId,
+    pub(crate) at_unix_ms: u64,
+    pub(crate) request_id: Arc<str>,
+    pub(crate) route: &'static str,
+    pub(crate) verdict: Verdict,
+    pub(crate) timing: Timing,
+}

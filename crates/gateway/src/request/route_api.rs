@@ -1,0 +1,258 @@
+//! `POST /v1/route` and its siblings: who would get a request, and a place kept there.
+//!
+//! For programs that send requests themselves. The prompt is identified and the target chosen by the very stages of a
+//! real request. Without a `request_id` no decision changes by asking; with one, load is counted until it is given back.
+
+mod body;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use dialect::{ApiError, ErrorCode};
+use fleet::ModelView;
+use http::Response;
+use kv_blocks::{Moment, PromptBlocks};
+use routing::{
+    Answer, Decision, Pin,
+    receipt::{Receipt, Timing, Verdict},
+};
+use serde::Serialize;
+use serde_json::json;
+
+use self::body::Asked;
+use super::{
+    about,
+    accept::{Call, Overrides},
+    decide::{self, Placed, Placement},
+    dispatch,
+    identify::Identified,
+    receipt::Decided,
+    reply::{self, ReplyBody},
+};
+use crate::{Gateway, reservations::Held};
+
+/// The route's path, as receipts name it.
+const ROUTE: &str = "/v1/route";
+/// What a reservation's path ends with when its prompt is computed.
+const PREFILL_COMPLETE: &str = "/prefill_complete";
+
+/// `POST /v1/route`.
+pub(super) async fn route(gateway: &Arc<Gateway>, call: &Call) -> Result<Response<ReplyBody>, ApiError> {
+    let asked = body::read(call.body.bytes(), &call.overrides)?;
+    let asking = Asking::prepare(gateway, call.body.bytes(), asked, call.received).await?;
+    let answer = match asking.asked.request_id.clone() {
+        None => RouteReply { receipt: asking.dry_run(Arc::clone(&call.request_id))?, reservation: None },
+        Some(id) => asking.reserve(&id)?,
+    };
+    Ok(reply::json(200, &answer, &call.request_id))
+}
+
+/// `POST /v1/route/potential_loads`.
+pub(super) async fn potential_loads(gateway: &Arc<Gateway>, call: &Call) -> Result<Response<ReplyBody>, ApiError> {
+    let asked = body::read(call.body.bytes(), &call.overrides)?;
+    let asking = Asking::prepare(gateway, call.body.bytes(), asked, call.received).await?;
+    let loads =
+        decide::potential_loads(gateway, &asking.placement()).map_err(|refusal| decide::refusal_error(&refusal))?;
+    let rows: Vec<_> = loads
+        .iter()
+        .map(|load| {
+            json!({
+                "worker_id": load.name,
+                "dp_rank": load.target.rank.0,
+                "potential_prefill_tokens": load.prefill_tokens,
+                "potential_decode_blocks": load.decode_blocks,
+            })
+        })
+        .collect();
+    Ok(reply::json(200, &json!({"loads": rows}), &call.request_id))
+}
+
+/// `POST /v1/route/{request_id}/prefill_complete`.
+pub(super) fn prefill_complete(gateway: &Gateway, call: &Call, rest: &str) -> Result<Response<ReplyBody>, ApiError> {
+    let Some(id) = rest.strip_suffix(PREFILL_COMPLETE) else {
+        let message =
+            format!("no such route: a reservation takes POST {ROUTE}/ID{PREFILL_COMPLETE} and DELETE {ROUTE}/ID");
+        return Err(ApiError::new(ErrorCode::UnknownRoute, message));
+    };
+    let id = id_in_path(id)?;
+    gateway.reservations.prefill_complete(&id, gateway.clock.now(), &gateway.ring)?;
+    Ok(reply::json(200, &json!({"request_id": id, "state": "decoding"}), &call.request_id))
+}
+
+/// `DELETE /v1/route/{request_id}`.
+pub(super) fn free(gateway: &Gateway, call: &Call, rest: &str) -> Result<Response<ReplyBody>, ApiError> {
+    let id = id_in_path(rest)?;
+    gateway.reservations.free(&id, gateway.clock.now(), &gateway.ring)?;
+    Ok(reply::json(200, &json!({"request_id": id, "state": "freed"}), &call.request_id))
+}
+
+impl Gateway {
+    /// Who would get the request in `body`, a body of `/v1/route`. No decision changes by asking; an engine may be asked to
+    /// tokenise.
+    ///
+    /// # Errors
+    ///
+    /// As the route answers; also a body that asks for a reservation.
+    pub async fn dry_run(self: &Arc<Self>, body: Bytes) -> Result<Receipt, ApiError> {
+        let asked = body::read(&body, &Overrides::default())?;
+        if asked.request_id.is_some() {
+            let message = "request_id asks for a reservation: those are made on the data listener";
+            return Err(ApiError::new(ErrorCode::InvalidRequest, message).param("request_id"));
+        }
+        let asking = Asking::prepare(self, &body, asked, self.clock.now()).await?;
+        asking.dry_run(format!("req-{:016x}", self.ids.draw()).into())
+    }
+}
+
+/// A receipt, and the place that is kept.
+#[derive(Debug, Serialize)]
+struct RouteReply {
+    #[serde(flatten)]
+    receipt: Receipt,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reservation: Option<Kept>,
+}
+
+#[derive(Debug, Serialize)]
+struct Kept {
+    request_id: Arc<str>,
+    expires_at: String,
+}
+
+/// A request that is asked about, up to the decision.
+struct Asking<'a> {
+    gateway: &'a Arc<Gateway>,
+    asked: Asked<'a>,
+    received: Moment,
+    model: Arc<ModelView>,
+    pin: Option<Pin>,
+    exclude: Vec<Pin>,
+    prompt: Identified,
+    salt: Option<Arc<str>>,
+    timing: Timing,
+}
+
+impl<'a> Asking<'a> {
+    /// Finds model and workers, and identifies the prompt. `bytes` is the body that `asked` was read from.
+    async fn prepare(
+        gateway: &'a Arc<Gateway>,
+        bytes: &Bytes,
+        asked: Asked<'a>,
+        received: Moment,
+    ) -> Result<Self, ApiError> {
+        let snapshot = gateway.fleet.snapshot();
+        let model = gateway.model(&snapshot, &asked.view.model)?;
+        let pin = decide::pin(&snapshot, asked.overrides.worker.as_deref(), asked.worker_param)?;
+        // A name that nobody has is no mistake here: a worker that failed its caller may be gone by now.
+        let exclude = asked.exclude.iter().filter_map(|name| decide::named(&snapshot, name)).collect();
+        let accept = gateway.clock.now().ms_since(received) * 1e3;
+        // Behind a place that is kept waits a generation, if not here; behind a question nothing does.
+        let identify = &gateway.identify;
+        let prompt = match asked.request_id {
+            Some(_) => identify.run(&model.artefacts, asked.dialect, bytes, &asked.view).await,
+            None => identify.run_aside(&model.artefacts, asked.dialect, bytes, &asked.view).await,
+        };
+        let timing = Timing { accept, render: prompt.render_us, tokenize: prompt.tokenize_us, ..Timing::default() };
+        let salt = asked.view.cache_salt.as_deref().map(Arc::from);
+        Ok(Self { gateway, asked, received, model, pin, exclude, prompt, salt, timing })
+    }
+
+    fn placement(&self) -> Placement<'_> {
+        Placement {
+            overrides: &self.asked.overrides,
+            model: &self.model,
+            prompt: &self.prompt,
+            salt: self.salt.clone(),
+            expected_output_tokens: self.asked.expected_output_tokens,
+            // Whoever sends it says when the prompt is computed.
+            answer: Answer::Elsewhere,
+            pin: self.pin,
+            failed: &self.exclude,
+        }
+    }
+
+    /// The decision without its consequences; not kept among the receipts, which are about requests that were sent.
+    fn dry_run(&self, request_id: Arc<str>) -> Result<Receipt, ApiError> {
+        let decision =
+            decide::preview(self.gateway, &self.placement()).map_err(|refusal| decide::refusal_error(&refusal))?;
+        Ok(self.receipt(decision, request_id, true))
+    }
+
+    /// Decides and keeps the place under `id`.
+    fn reserve(&self, id: &Arc<str>) -> Result<RouteReply, ApiError> {
+        let gateway = self.gateway;
+        let now = gateway.clock.now();
+        let receipt = gateway.reservations.hold(id, self.most_blocks(), now, &gateway.ring, || {
+            let Placed { decision, lease } =
+                decide::place(gateway, &self.placement()).map_err(|refusal| decide::refusal_error(&refusal))?;
+            let worker = self.model.candidates.iter().find(|candidate| candidate.target == lease.target());
+            let worker = &worker.ok_or_else(dispatch::no_worker)?.worker;
+            gateway.metrics.identified(self.prompt.source.as_str());
+            let took_us = decision.lookup_us + decision.decide_us;
+            gateway.metrics.decided(decision.policy.as_str(), decision.method.as_str(), took_us);
+            let receipt = self.receipt(decision, Arc::clone(id), false);
+            gateway.ring.push(receipt.clone());
+            Ok((Held::new(lease, worker, receipt.id, self.received, now), receipt))
+        })?;
+        let expires_at = net::rfc3339(gateway.clock.wall_at(now + gateway.reservations.ttl()));
+        Ok(RouteReply { receipt, reservation: Some(Kept { request_id: Arc::clone(id), expires_at }) })
+    }
+
+    /// Blocks of the prompt, wherever it goes.
+    fn most_blocks(&self) -> u64 {
+        let smallest = self.model.candidates.iter().map(|candidate| candidate.block_size()).min();
+        let tokens = self.prompt.blocks.as_ref().map_or(0, PromptBlocks::token_count);
+        smallest.map_or(0, |size| size.whole_blocks(tokens).into())
+    }
+
+    fn receipt(&self, decision: Decision, request_id: Arc<str>, dry_run: bool) -> Receipt {
+        let gateway = self.gateway;
+        let timing =
+            Timing { hash: decision.hash_us, lookup: decision.lookup_us, decide: decision.decide_us, ..self.timing };
+        let decided = Decided {
+            id: gateway.decision_ids.next_id(),
+            at_unix_ms: gateway.clock.unix_ms(),
+            request_id,
+            route: ROUTE,
+            verdict: Verdict::Decided(Box::new(decision)),
+            timing,
+        };
+        let about = about(&self.asked.view, &self.model, self.asked.overrides.priority, &self.prompt);
+        Receipt { dry_run, ..about.receipt(decided) }
+    }
+}
+
+/// A reservation's id as it stands in a path, its percent escapes undone.
+fn id_in_path(text: &str) -> Result<String, ApiError> {
+    let unknown = || crate::reservations::not_found(text);
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        if *first != b'%' {
+            bytes.push(*first);
+            rest = after;
+            continue;
+        }
+        let digits = after.get(..2).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit)).ok_or_else(unknown)?;
+        let digits = std::str::from_utf8(digits).map_err(|_| unknown())?;
+        bytes.push(u8::from_str_radix(digits, 16).map_err(|_| unknown())?);
+        rest = &after[2..];
+    }
+    String::from_utf8(bytes).map_err(|_| unknown())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_in_a_path_may_be_escaped_once() {
+        for (text, id) in [("r1", "r1"), ("a%2Fb", "a/b"), ("a/b", "a/b"), ("%2541", "%41"), ("%3f%23", "?#"), ("", "")]
+        {
+            assert_eq!(id_in_path(text).ok().as_deref(), Some(id), "{text}");
+        }
+        for bad in ["%", "%4", "%zz", "%ff", "a%+1"] {
+            assert_eq!(id_in_path(bad).map_err(|error| error.code), Err(ErrorCode::ReservationNotFound), "{bad}");
+        }
+    }
+}

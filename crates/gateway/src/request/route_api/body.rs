@@ -1,0 +1,342 @@
+//! The body of `/v1/route`: a request as it would be sent for real, and what its caller wants of the decision.
+//!
+//! The prompt is read by the view that real requests are read by; here are only the fields that no engine has. Unlike a
+//! real request's, a field of a wrong form is refused: nobody else would say so.
+
+use std::{collections::HashMap, fmt, sync::Arc};
+
+use dialect::{ApiError, Dialect, ErrorCode, PromptPart, RawJson, RequestView};
+use routing::Policy;
+use serde::{
+    Deserialize, Deserializer,
+    de::{IgnoredAny, MapAccess, Visitor},
+};
+use serde_json::Value;
+
+use crate::{
+    ids,
+    request::accept::{OVERLAP_WEIGHT, Overrides, TEMPERATURE, printable},
+};
+
+/// A body of `/v1/route`.
+#[derive(Debug)]
+pub(super) struct Asked<'a> {
+    /// The request.
+    pub(super) view: RequestView<'a>,
+    /// The dialect it was read in.
+    pub(super) dialect: Dialect,
+    /// A place is to be kept under this id.
+    pub(super) request_id: Option<Arc<str>>,
+    /// How long the reply will be.
+    pub(super) expected_output_tokens: Option<u32>,
+    /// The headers' overrides, and the body's in their place.
+    pub(super) overrides: Overrides,
+    /// What named the worker.
+    pub(super) worker_param: &'static str,
+    /// Names of workers that shall not get it.
+    pub(super) exclude: Vec<String>,
+}
+
+/// Reads a body. `headers` holds where the body says nothing.
+pub(super) fn read<'a>(body: &'a [u8], headers: &Overrides) -> Result<Asked<'a>, ApiError> {
+    // The strict walk comes first: it bounds depth and number of values for the reading below.
+    let mut view = dialect::view(Dialect::Completions, body)?;
+    let mut fields: Fields =
+        serde_json::from_slice(body).map_err(|error| ApiError::new(ErrorCode::InvalidJson, error.to_string()))?;
+    if let Some(twice) = fields.twice {
+        let message = format!("the key {twice:?} stands in the body twice; send it once");
+        return Err(ApiError::new(ErrorCode::DuplicateKey, message).param(twice));
+    }
+    let dialect = if fields.messages { Dialect::Chat } else { Dialect::Completions };
+    if fields.messages {
+        view = dialect::view(Dialect::Chat, body)?;
+    }
+    let token_ids = fields.take("token_ids").map(token_ids).transpose()?;
+    if [fields.messages, fields.prompt, token_ids.is_some()].into_iter().filter(|there| *there).count() != 1 {
+        let message = "the body must have exactly one of messages, prompt and token_ids";
+        return Err(ApiError::new(ErrorCode::InvalidRequest, message).param("messages"));
+    }
+    if let Some(ids) = token_ids {
+        view.prompt = PromptPart::TokenIds(ids);
+    } else {
+        check_form(&view.prompt)?;
+    }
+    let mut overrides = headers.clone();
+    let worker = fields.take("worker").map(|value| text("worker", value, "the name of a worker, or name/rank"));
+    let worker_param = if worker.is_some() { "worker" } else { "x-warmroute-worker" };
+    if let Some(name) = worker.transpose()? {
+        overrides.worker = Some(name.into());
+    }
+    if let Some(value) = fields.take("policy") {
+        let name = text("policy", value, "the name of a policy")?;
+        let unknown = |error: routing::UnknownPolicy| ApiError::new(ErrorCode::UnknownPolicy, error.to_string());
+        overrides.policy = Some(name.parse::<Policy>().map_err(|error| unknown(error).param("policy"))?);
+    }
+    if let Some(value) = fields.take("router_config_override") {
+        router_config(value, &mut overrides)?;
+    }
+    Ok(Asked {
+        dialect,
+        request_id: fields.take("request_id").map(request_id).transpose()?,
+        expected_output_tokens: fields.take("expected_output_tokens").map(output).transpose()?.or(view.max_tokens),
+        exclude: fields.take("exclude").map(names).transpose()?.unwrap_or_default(),
+        view,
+        overrides,
+        worker_param,
+    })
+}
+
+/// The fields that are read here, `null` being as good as absent.
+const OWN: [&str; 7] =
+    ["token_ids", "request_id", "expected_output_tokens", "policy", "worker", "exclude", "router_config_override"];
+
+#[derive(Default)]
+struct Fields {
+    own: HashMap<&'static str, Value>,
+    messages: bool,
+    prompt: bool,
+    /// One of them that came twice.
+    twice: Option<&'static str>,
+}
+
+impl Fields {
+    fn take(&mut self, name: &str) -> Option<Value> {
+        self.own.remove(name).filter(|value| !value.is_null())
+    }
+}
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members;
+        impl<'de> Visitor<'de> for Members {
+            type Value = Fields;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a json object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+                let mut fields = Fields::default();
+                while let Some(key) = map.next_key::<String>()? {
+                    if let Some(own) = OWN.into_iter().find(|own| *own == key) {
+                        if fields.own.insert(own, map.next_value()?).is_some() {
+                            fields.twice = Some(own);
+                        }
+                        continue;
+                    }
+                    let there = map.next_value::<Option<IgnoredAny>>()?.is_some();
+                    match key.as_str() {
+                        "messages" => fields.messages = there,
+                        "prompt" => fields.prompt = there,
+                        _ => {}
+                    }
+                }
+                Ok(fields)
+            }
+        }
+        deserializer.deserialize_map(Members)
+    }
+}
+
+/// Refuses a prompt that no engine takes: here nobody else would say so.
+fn check_form(prompt: &PromptPart<'_>) -> Result<(), ApiError> {
+    let (param, expected) = match prompt {
+        PromptPart::None => ("prompt", "a text, a list of token ids, or a list of either"),
+        PromptPart::Messages(messages) if !is_chat(*messages) => ("messages", "a list of one or more messages"),
+        PromptPart::Messages(_) | PromptPart::Text(_) | PromptPart::TokenIds(_) | PromptPart::Batch { .. } => {
+            return Ok(());
+        }
+    };
+    let message = format!("{param} is of the wrong form: expected {expected}");
+    Err(ApiError::new(ErrorCode::InvalidRequest, message).param(param))
+}
+
+fn is_chat(messages: RawJson<'_>) -> bool {
+    let count = messages.elements().map_or(0, Iterator::count);
+    let objects = messages.elements().into_iter().flatten().filter(|message| message.members().is_some()).count();
+    count > 0 && objects == count
+}
+
+fn token_ids(value: Value) -> Result<Vec<u32>, ApiError> {
+    let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+    let ids = value.as_array().filter(|ids| !ids.is_empty()).and_then(|ids| ids.iter().map(id).collect());
+    ids.ok_or_else(|| wrong("token_ids", &value, "a list of one or more token ids, whole numbers below 2^32"))
+}
+
+fn request_id(value: Value) -> Result<Arc<str>, ApiError> {
+    let expected = "1 to 128 visible ascii characters";
+    let fine = value.as_str().filter(|id| ids::is_usable(id.as_bytes()));
+    fine.map(Arc::from).ok_or_else(|| wrong("request_id", &value, expected))
+}
+
+fn output(value: Value) -> Result<u32, ApiError> {
+    let tokens = value.as_u64().and_then(|tokens| u32::try_from(tokens).ok()).filter(|tokens| *tokens > 0);
+    tokens.ok_or_else(|| wrong("expected_output_tokens", &value, "a whole number of tokens from 1 to 4294967295"))
+}
+
+fn names(value: Value) -> Result<Vec<String>, ApiError> {
+    let names = value
+        .as_array()
+        .and_then(|names| names.iter().map(|name| name.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>());
+    names.ok_or_else(|| wrong("exclude", &value, "a list of names of workers"))
+}
+
+fn text(param: &str, value: Value, expected: &str) -> Result<String, ApiError> {
+    match value {
+        Value::String(text) => Ok(text),
+        other => Err(wrong(param, &other, expected)),
+    }
+}
+
+fn router_config(value: Value, overrides: &mut Overrides) -> Result<(), ApiError> {
+    const NAME: &str = "router_config_override";
+    let expected = "an object with overlap_score_weight, router_temperature or both";
+    let Value::Object(members) = value else { return Err(wrong(NAME, &value, expected)) };
+    for (key, value) in members {
+        let (place, range) = match key.as_str() {
+            "overlap_score_weight" => (&mut overrides.overlap_weight, OVERLAP_WEIGHT),
+            "router_temperature" => (&mut overrides.temperature, TEMPERATURE),
+            _ => {
+                let message = format!("{NAME} has the unknown key {:?}: expected {expected}", printable(&key));
+                return Err(ApiError::new(ErrorCode::InvalidRequest, message).param(NAME));
+            }
+        };
+        if value.is_null() {
+            continue;
+        }
+        let number = value.as_f64().filter(|number| range.contains(number));
+        let expected = || format!("a number from {} to {}", range.start(), range.end());
+        *place = Some(number.ok_or_else(|| wrong(&format!("{NAME}.{key}"), &value, &expected()))?);
+    }
+    Ok(())
+}
+
+fn wrong(param: &str, value: &Value, expected: &str) -> ApiError {
+    let found = match value {
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+        Value::String(text) => format!("{:?}", printable(text)),
+        other => other.to_string(),
+    };
+    ApiError::new(ErrorCode::InvalidRequest, format!("{param} is {found}: expected {expected}")).param(param)
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    fn refused(body: &str) -> (ErrorCode, Option<String>) {
+        let error = read(body.as_bytes(), &Overrides::default()).expect_err(body);
+        (error.code, error.param)
+    }
+
+    #[test]
+    fn the_prompt_is_messages_or_text_or_token_ids() {
+        let prompt =
+            |body: &str| format!("{:?}", read(body.as_bytes(), &Overrides::default()).expect(body).view.prompt);
+        assert!(prompt(r#"{"model":"m","messages":[{"role":"user","content":"a"}]}"#).starts_with("Messages"));
+        assert_eq!(prompt(r#"{"model":"m","prompt":"a b","messages":null}"#), r#"Text("a b")"#);
+        assert_eq!(prompt(r#"{"model":"m","prompt":[7,8]}"#), "TokenIds([7, 8])");
+        assert_eq!(prompt(r#"{"model":"m","token_ids":[1,2,4294967295]}"#), "TokenIds([1, 2, 4294967295])");
+        for body in [
+            r#"{"model":"m"}"#,
+            r#"{"model":"m","prompt":"a","token_ids":[1]}"#,
+            r#"{"model":"m","prompt":"a","messages":[]}"#,
+            r#"{"model":"m","prompt":null}"#,
+        ] {
+            assert_eq!(refused(body), (ErrorCode::InvalidRequest, Some("messages".into())), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_prompt_of_no_known_form_is_refused() {
+        for prompt in ["5", "true", "{}", "[]", "[-1]", "[1.5]", "[{}]", "[null]", "[[]]", "[[\"a\"]]", "[1,\"a\"]"] {
+            let body = format!(r#"{{"model":"m","prompt":{prompt}}}"#);
+            assert_eq!(refused(&body), (ErrorCode::InvalidRequest, Some("prompt".into())), "{prompt}");
+        }
+        for messages in ["5", "\"hello\"", "{}", "[]", "[\"hello\"]", "[{},null]"] {
+            let body = format!(r#"{{"model":"m","messages":{messages}}}"#);
+            assert_eq!(refused(&body), (ErrorCode::InvalidRequest, Some("messages".into())), "{messages}");
+        }
+        for prompt in ["\"\"", "[\"a\"]", "[\"a\",\"b\"]", "[[1],[2]]", "[[1]]"] {
+            let body = format!(r#"{{"model":"m","prompt":{prompt}}}"#);
+            read(body.as_bytes(), &Overrides::default()).expect(prompt);
+        }
+    }
+
+    #[test]
+    #[contract("DY16")]
+    fn the_body_overrides_the_headers_one_by_one() {
+        let headers = Overrides {
+            worker: Some("w1".into()),
+            policy: Some(Policy::Warm),
+            overlap_weight: Some(3.0),
+            temperature: Some(0.5),
+            priority: 7,
+        };
+        let plain = read(br#"{"model":"m","prompt":"a"}"#, &headers).expect("a good body");
+        assert_eq!((plain.overrides, plain.worker_param), (headers.clone(), "x-warmroute-worker"));
+        let body = br#"{"model":"m","prompt":"a","policy":"round-robin","worker":"w2/1",
+                        "router_config_override":{"overlap_score_weight":0,"router_temperature":null}}"#;
+        let asked = read(body, &headers).expect("a good body");
+        let want = Overrides {
+            worker: Some("w2/1".into()),
+            policy: Some(Policy::RoundRobin),
+            overlap_weight: Some(0.0),
+            ..headers
+        };
+        assert_eq!((asked.overrides, asked.worker_param), (want, "worker"));
+    }
+
+    #[test]
+    fn what_is_out_of_range_or_of_another_form_is_refused_by_its_name() {
+        let long = format!("\"request_id\":\"{}\"", "a".repeat(129));
+        for (field, code, param) in [
+            (
+                r#""router_config_override":{"overlap_score_weight":100.1}"#,
+                ErrorCode::InvalidRequest,
+                "router_config_override.overlap_score_weight",
+            ),
+            (
+                r#""router_config_override":{"overlap_score_weight":-1}"#,
+                ErrorCode::InvalidRequest,
+                "router_config_override.overlap_score_weight",
+            ),
+            (
+                r#""router_config_override":{"router_temperature":10.5}"#,
+                ErrorCode::InvalidRequest,
+                "router_config_override.router_temperature",
+            ),
+            (
+                r#""router_config_override":{"router_temperature":"1"}"#,
+                ErrorCode::InvalidRequest,
+                "router_config_override.router_temperature",
+            ),
+            (r#""router_config_override":{"temperature":1}"#, ErrorCode::InvalidRequest, "router_config_override"),
+            (r#""router_config_override":[]"#, ErrorCode::InvalidRequest, "router_config_override"),
+            (r#""expected_output_tokens":0"#, ErrorCode::InvalidRequest, "expected_output_tokens"),
+            (r#""expected_output_tokens":1.5"#, ErrorCode::InvalidRequest, "expected_output_tokens"),
+            (r#""policy":"best""#, ErrorCode::UnknownPolicy, "policy"),
+            (r#""policy":3"#, ErrorCode::InvalidRequest, "policy"),
+            (r#""worker":["w1"]"#, ErrorCode::InvalidRequest, "worker"),
+            (r#""exclude":"w1""#, ErrorCode::InvalidRequest, "exclude"),
+            (r#""exclude":[1]"#, ErrorCode::InvalidRequest, "exclude"),
+            (r#""request_id":"""#, ErrorCode::InvalidRequest, "request_id"),
+            (r#""request_id":"two words""#, ErrorCode::InvalidRequest, "request_id"),
+            (&long, ErrorCode::InvalidRequest, "request_id"),
+            (r#""policy":"warm","policy":"warm""#, ErrorCode::DuplicateKey, "policy"),
+        ] {
+            let body = format!(r#"{{"model":"m","prompt":"a",{field}}}"#);
+            assert_eq!(refused(&body), (code, Some(param.to_owned())), "{field}");
+        }
+        for ids in ["[]", "[-1]", "[1.0]", "[4294967296]", "\"1\"", "[[1]]"] {
+            let body = format!(r#"{{"model":"m","token_ids":{ids}}}"#);
+            assert_eq!(refused(&body), (ErrorCode::InvalidRequest, Some("token_ids".into())), "{ids}");
+        }
+        assert_eq!(refused(r#"{"prompt":"a"}"#), (ErrorCode::InvalidRequest, Some("model".into())));
+        assert_eq!(refused("[1]").0, ErrorCode::InvalidRequest);
+        assert_eq!(refused("{").0, ErrorCode::InvalidJson);
+    }
+}

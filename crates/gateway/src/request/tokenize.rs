@@ -1,0 +1,204 @@
+//! `POST /tokenize` and `POST /detokenize`: a prompt's token ids, and back, as the engine would give them.
+//!
+//! Answered here where the model's tokenizer is, workers or not. What only an engine can answer goes to one on the way of
+//! every request, and leaves no trace in what is known of its cache.
+
+use std::{borrow::Cow, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use dialect::{ApiError, ErrorCode, TokenizeView};
+use fleet::ModelView;
+use http::Response;
+use net::Clock;
+use prompt::{PromptError, PromptModel};
+use routing::Answer;
+use serde::Serialize;
+
+use super::{
+    Errand, about,
+    accept::Call,
+    carried, decide,
+    identify::{Identified, cost_of, cost_of_objects, text_of},
+    refused,
+    reply::{self, ReplyBody},
+    settle::Settle,
+};
+use crate::Gateway;
+
+/// What a byte of a body costs to read which model it names.
+const NAME_COST_PER_BYTE: Duration = Duration::from_nanos(4);
+
+/// `POST /tokenize`.
+pub(super) async fn tokenize(gateway: &Arc<Gateway>, call: Call, settle: Settle) -> Response<ReplyBody> {
+    let named = |bytes: &[u8]| dialect::tokenize_view(bytes).map(|view| view.model.map(Cow::into_owned));
+    answered(gateway, call, settle, named, |bytes, subject| {
+        // The body is the text, about.
+        let cost = subject.tokenizer.predicted_cost(bytes.len()) + cost_of_objects(&bytes);
+        (cost, move || tokens(&bytes, &subject))
+    })
+    .await
+}
+
+/// `POST /detokenize`.
+pub(super) async fn detokenize(gateway: &Arc<Gateway>, call: Call, settle: Settle) -> Response<ReplyBody> {
+    let named = |bytes: &[u8]| dialect::detokenize_view(bytes).map(|view| view.model.map(Cow::into_owned));
+    answered(gateway, call, settle, named, |bytes, subject| {
+        let cost = subject.tokenizer.predicted_cost(bytes.len());
+        (cost, move || text(&bytes, &subject))
+    })
+    .await
+}
+
+/// What a question is about.
+struct Subject {
+    tokenizer: Arc<PromptModel>,
+    max_model_len: Option<u32>,
+    clock: Clock,
+}
+
+/// Why there is no answer of ours.
+enum NoAnswer {
+    /// The question is wrong.
+    Refused(ApiError),
+    /// Only an engine can answer it, and why.
+    Elsewhere(String),
+}
+
+impl From<PromptError> for NoAnswer {
+    fn from(error: PromptError) -> Self {
+        if error.is_refusal() {
+            Self::Refused(ApiError::new(ErrorCode::InvalidRequest, error.to_string()))
+        } else {
+            Self::Elsewhere(error.to_string())
+        }
+    }
+}
+
+/// Answers here if it can be done, else by a worker of the model.
+async fn answered<W>(
+    gateway: &Arc<Gateway>,
+    call: Call,
+    mut settle: Settle,
+    named: fn(&[u8]) -> Result<Option<String>, dialect::ViewError>,
+    work: impl FnOnce(Bytes, Subject) -> (Duration, W),
+) -> Response<ReplyBody>
+where
+    W: FnOnce() -> Result<Vec<u8>, NoAnswer> + Send + 'static,
+{
+    let seats = gateway.identify.side_seats();
+    let asked = async {
+        let bytes = call.body.bytes().clone();
+        let cost = cost_of(bytes.len(), NAME_COST_PER_BYTE);
+        let named = seats.run(cost, move || named(&bytes)).await;
+        let named = named.ok_or_else(|| ApiError::new(ErrorCode::Internal, "the body could not be read"))?;
+        let id = model_asked_for(gateway, named?)?;
+        let snapshot = gateway.fleet.snapshot();
+        let own = snapshot.model(&id).and_then(|model| model.artefacts.prompt.clone());
+        let tokenizer = match own {
+            Some(tokenizer) => Some(tokenizer),
+            None => gateway.fleet.configured_artefacts(&id).await.and_then(|found| found.prompt.clone()),
+        };
+        // A tokenizer answers for a model that no worker has ever listed.
+        let model =
+            if tokenizer.is_some() { snapshot.model(&id).cloned() } else { Some(gateway.model(&snapshot, &id)?) };
+        Ok::<_, ApiError>((model, tokenizer))
+    };
+    let (model, tokenizer) = match asked.await {
+        Ok(found) => found,
+        Err(error) => return refused(settle, &error),
+    };
+    let mut why = None;
+    if let Some(tokenizer) = tokenizer {
+        let longest = model.as_ref().and_then(|model| model.max_model_len).or_else(|| tokenizer.max_len());
+        let subject = Subject { tokenizer, max_model_len: longest, clock: gateway.clock };
+        let (cost, work) = work(call.body.bytes().clone(), subject);
+        match seats.run(cost, work).await {
+            Some(Ok(body)) => {
+                settle.passed(200);
+                return reply::bytes(200, body, settle.request_id());
+            }
+            Some(Err(NoAnswer::Refused(error))) => return refused(settle, &error),
+            Some(Err(NoAnswer::Elsewhere(reason))) => why = Some(reason),
+            None => {}
+        }
+    }
+    match (model.filter(|model| why.is_none() || !model.candidates.is_empty()), why) {
+        (Some(model), _) => forwarded(gateway, call, model, settle).await,
+        (None, why) => {
+            let why = why.unwrap_or_else(|| "the tokenizer gave up".to_owned());
+            let message = format!("{why}, and no worker of the model can be asked now: try again");
+            refused(settle, &ApiError::new(ErrorCode::NoWorker, message).with_retry_after(1))
+        }
+    }
+}
+
+/// The model's id: the one named, else the only one there is.
+fn model_asked_for(gateway: &Gateway, named: Option<String>) -> Result<Arc<str>, ApiError> {
+    named.map(Arc::from).or_else(|| gateway.fleet.only_model()).ok_or_else(|| {
+        let message = "model is missing and there is not exactly one: name a model that /v1/models lists";
+        ApiError::new(ErrorCode::InvalidRequest, message).param("model")
+    })
+}
+
+/// Hands the question to a worker: no prompt is computed there, so none is counted or expected in its cache.
+async fn forwarded(
+    gateway: &Arc<Gateway>,
+    call: Call,
+    model: Arc<ModelView>,
+    mut settle: Settle,
+) -> Response<ReplyBody> {
+    let asked = call.overrides.worker.as_deref();
+    let pin = match decide::pin(&gateway.fleet.snapshot(), asked, "x-warmroute-worker") {
+        Ok(pin) => pin,
+        Err(error) => return refused(settle, &error),
+    };
+    let prompt = Identified::without_blocks(0);
+    let view = dialect::RequestView { model: (&*model.id).into(), ..dialect::RequestView::default() };
+    settle.about(about(&view, &model, call.overrides.priority, &prompt));
+    let answer = Answer::Whole;
+    let errand = Errand { model, prompt, salt: None, expected_output_tokens: Some(0), answer, pin };
+    carried(gateway, call, errand, settle).await
+}
+
+#[derive(Serialize)]
+struct TokenizeReply<'a> {
+    count: usize,
+    max_model_len: Option<u32>,
+    tokens: &'a [u32],
+    token_strs: Option<Vec<String>>,
+}
+
+#[derive(Serialize)]
+struct DetokenizeReply {
+    prompt: String,
+}
+
+fn tokens(body: &[u8], subject: &Subject) -> Result<Vec<u8>, NoAnswer> {
+    let TokenizeView { prompt, rendering, return_token_strs, .. } = dialect::tokenize_view(body).map_err(wrong)?;
+    let Some(rendered) = text_of(&subject.tokenizer, &prompt, &rendering, subject.clock) else {
+        return Err(NoAnswer::Elsewhere("the prompt is neither a text nor a chat".to_owned()));
+    };
+    let (text, special) = rendered?;
+    let tokens = subject.tokenizer.text_tokens(&text, special)?;
+    let spelled = || subject.tokenizer.token_strings(&tokens).into_iter().map(Option::unwrap_or_default).collect();
+    Ok(json(&TokenizeReply {
+        count: tokens.len(),
+        max_model_len: subject.max_model_len,
+        tokens: &tokens,
+        token_strs: return_token_strs.then(spelled),
+    }))
+}
+
+fn text(body: &[u8], subject: &Subject) -> Result<Vec<u8>, NoAnswer> {
+    let view = dialect::detokenize_view(body).map_err(wrong)?;
+    Ok(json(&DetokenizeReply { prompt: subject.tokenizer.decode(&view.tokens)? }))
+}
+
+fn wrong(error: dialect::ViewError) -> NoAnswer {
+    NoAnswer::Refused(error.into())
+}
+
+fn json(reply: &impl Serialize) -> Vec<u8> {
+    // Our own types have string keys and no floats that JSON lacks.
+    serde_json::to_vec(reply).unwrap_or_default()
+}

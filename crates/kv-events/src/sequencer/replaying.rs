@@ -1,0 +1,120 @@
+//! How the answers of the replay endpoint are read.
+//!
+//! Up to vLLM 0.32 an answer is not always whole: the publisher's ROUTER silently drops what its queue for one reader
+//! (1000 messages) cannot take, in the middle of an answer, at its tail, or its end marker. What is dropped is never
+//! among the first messages, since every answer starts with an empty queue. So a short answer is what it seems to be: a
+//! number it skips is not in the publisher's buffer, and its end is the end. A long one is never the last word:
+//! wherever it skips a number, breaks off or ends, the rest is asked for once more.
+//!
+//! **Invariant**: every answer but the last brings at least [`LONG`] batches that are news, so asking ends: the
+//! publisher's buffer holds only so many.
+
+use kv_blocks::Moment;
+
+use super::{Action, Phase, Purpose, Replay, Retry, Sequencer, digest};
+
+/// Batches from which on an answer may have lost some. A queue that overflowed has delivered its first 1000 or so
+/// before; the distance allows for publishers with a smaller one.
+const LONG: u64 = 256;
+
+impl Sequencer {
+    pub(super) fn replayed(&mut self, replay: Replay, seq: u64, payload: &[u8], actions: &mut Vec<Action>) {
+        let last = self.last;
+        match replay.purpose {
+            Purpose::Recognise => {
+                // A publisher that sends more than it was asked for: only the number asked for tells something.
+                if last.is_some_and(|last| seq < last.seq) {
+                    return;
+                }
+                if last.is_some_and(|last| seq == last.seq && digest(payload) != last.digest) {
+                    return self.start_another_life(actions);
+                }
+            }
+            Purpose::Rebirth if last.is_some_and(|last| seq <= last.seq) => self.restart(actions),
+            Purpose::Resync => self.start_over(seq, actions),
+            Purpose::Rebirth | Purpose::History | Purpose::Gap => {}
+        }
+        if self.repeated_until.is_some_and(|until| seq == until.seq && digest(payload) != until.digest) {
+            return self.start_another_life(actions);
+        }
+        self.returning = false;
+        let purpose = if replay.purpose == Purpose::Gap { Purpose::Gap } else { Purpose::History };
+        let mut replay = Replay { purpose, ..replay };
+        if let Some(last) = self.last
+            && seq <= last.seq
+        {
+            self.phase = Phase::Replaying(replay);
+            return;
+        }
+        let skipped = self.last.map_or(0, |last| seq - last.seq - 1);
+        if skipped > 0 && replay.brought >= LONG {
+            return self.ask_for_the_rest(replay, actions);
+        }
+        // Replays are in order: what a short one skipped is not in the publisher's buffer.
+        self.accept_hole(skipped, actions);
+        replay.brought += 1;
+        self.phase = Phase::Replaying(replay);
+        self.apply(seq, payload, actions);
+    }
+
+    pub(super) fn replay_ended(&mut self, replay: Replay, actions: &mut Vec<Action>) {
+        if replay.brought >= LONG {
+            return self.ask_for_the_rest(replay, actions);
+        }
+        match replay.purpose {
+            Purpose::Recognise => self.ask(0, Purpose::Rebirth, actions),
+            // It has not published what was applied before: that was another life.
+            _ if self.repeated_until.is_some() => self.start_another_life(actions),
+            Purpose::History | Purpose::Gap | Purpose::Rebirth | Purpose::Resync => {
+                if replay.purpose == Purpose::Resync {
+                    // Not a single batch came: the publisher keeps none.
+                    actions.push(Action::Hole);
+                }
+                if replay.whole {
+                    self.complete();
+                }
+                self.phase = Phase::Following;
+                self.drain(actions, replay.asked_after);
+                if self.resync_wanted && matches!(self.phase, Phase::Following) {
+                    self.ask(0, Purpose::Resync, actions);
+                }
+            }
+        }
+    }
+
+    pub(super) fn replay_failed(&mut self, replay: Replay, now: Moment, actions: &mut Vec<Action>) {
+        if replay.brought >= LONG {
+            return self.ask_for_the_rest(replay, actions);
+        }
+        self.retry = Some(Retry::after(self.retry, now));
+        self.resync_wanted = true;
+        self.phase = Phase::Following;
+        // Going on with a hole is better than standing still; the retry starts over.
+        self.drain(actions, u64::MAX);
+    }
+
+    /// The first batch of a resync tells whether it can replace what is known.
+    fn start_over(&mut self, first: u64, actions: &mut Vec<Action>) {
+        // A resync that broke off before leaves its own end to be reached.
+        let known = self.repeated_until.or(self.last);
+        let Some(known) = known.filter(|_| first > 0) else { return self.forget(actions) };
+        // Behind what is known nothing is repeated: what lies between is a hole as any other.
+        if first <= known.seq {
+            self.last = None;
+            self.repeated_until = Some(known);
+            actions.push(Action::Hole);
+        }
+    }
+
+    fn start_another_life(&mut self, actions: &mut Vec<Action>) {
+        self.restart(actions);
+        self.ask(0, Purpose::History, actions);
+    }
+
+    /// Goes on with the same replay behind what a long answer brought; what it cleared stays cleared.
+    fn ask_for_the_rest(&mut self, replay: Replay, actions: &mut Vec<Action>) {
+        let from = self.last.map_or(0, |last| last.seq.saturating_add(1));
+        self.phase = Phase::Replaying(Replay { brought: 0, asked_after: self.pending.arrivals(), ..replay });
+        actions.push(Action::RequestReplay { from });
+    }
+}

@@ -1,0 +1,193 @@
+//! Copies: how often one target holds the same block in its device tier.
+//!
+//! Engines announce each physical copy: a cached prompt of exactly k blocks computes its last block once more, which is
+//! stored again, and each of the two copies is removed by itself. They also announce without any new copy what a request
+//! reuses, if asked to. No field tells the two apart, so neither a set nor a counter of copies is right: the set loses a
+//! block with the first of two removals, the counter keeps one for ever that was reported twice and removed once.
+//!
+//! The rule, for blocks the target already holds on its device:
+//! - Stored again is one copy more, except in the leading run of held blocks of an event without parent: an event from
+//!   the root repeats what is reused. A prompt of one block that is computed again looks the same, and counts once.
+//! - A removal takes one copy. What stays credited then is on trust. It is believed again as soon as the target stores the
+//!   block, or stores something right behind it, which it can only do with the block in use; and it lapses after a
+//!   turnover: when the target has announced as many further removals as it held copies of blocks at that moment, since
+//!   by then a least-recently-used cache has let go of whatever nobody used.
+//! - Where removals may have been lost every block counts as one copy, and what is on trust lapses at once.
+//!
+//! Not here: the blocks themselves, and tiers other than the device, which stay plain sets.
+//!
+//! **Invariant**: the credit is never below that of a set, nor above that of a counter.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::{blocks::BlockKey, owner::Name};
+
+/// Blocks of one target that are counted; a further one is held once, however often it is stored.
+const MAX_COUNTED: usize = 4096;
+/// Copies counted beside the first one.
+const MAX_SPARE: u8 = 7;
+
+/// What is known of one block beyond its being held.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    /// Copies beside the first one.
+    spare: u8,
+    trust: Option<Trust>,
+}
+
+/// A credit that no announcement backs any more.
+#[derive(Clone, Copy, Debug)]
+struct Trust {
+    /// It ends with this removal.
+    lapses: u64,
+    /// What the engine calls the block.
+    name: Name,
+}
+
+/// The counted blocks of one target. Each of them is held on the device.
+#[derive(Debug, Default)]
+pub(crate) struct Copies {
+    /// Bounded: [`MAX_COUNTED`].
+    counted: HashMap<BlockKey, Counted>,
+    /// What is on trust, by the removal it ends with.
+    lapses: BTreeSet<(u64, BlockKey)>,
+    spares: u64,
+    /// Removals announced so far.
+    removals: u64,
+}
+
+impl Copies {
+    /// Blocks counted.
+    pub(crate) fn len(&self) -> u64 {
+        self.counted.len() as u64
+    }
+
+    /// A held block was stored once more, as a further copy.
+    pub(crate) fn add(&mut self, key: BlockKey) {
+        if self.counted.len() >= MAX_COUNTED && !self.counted.contains_key(&key) {
+            return;
+        }
+        let counted = self.counted.entry(key).or_default();
+        if counted.spare < MAX_SPARE {
+            counted.spare += 1;
+            self.spares += 1;
+        }
+        self.believe(key);
+    }
+
+    /// The target has the block for sure: its credit is not on trust.
+    pub(crate) fn believe(&mut self, key: BlockKey) {
+        let Some(counted) = self.counted.get_mut(&key) else { return };
+        if let Some(trust) = counted.trust.take() {
+            self.lapses.remove(&(trust.lapses, key));
+        }
+        if counted.spare == 0 {
+            self.counted.remove(&key);
+        }
+    }
+
+    /// The target announced that something is gone.
+    pub(crate) fn note_removal(&mut self) {
+        self.removals = self.removals.saturating_add(1);
+    }
+
+    /// Takes one copy of a block of which there are more; the others are on trust from now on. `held`: blocks on the
+    /// target's device. Returns whether there were more.
+    pub(crate) fn take(&mut self, key: BlockKey, name: Name, held: u64) -> bool {
+        let Some(counted) = self.counted.get_mut(&key).filter(|counted| counted.spare > 0) else { return false };
+        counted.spare -= 1;
+        self.spares -= 1;
+        let lapses = self.removals.saturating_add(held).saturating_add(self.spares);
+        if let Some(earlier) = counted.trust.replace(Trust { lapses, name }) {
+            self.lapses.remove(&(earlier.lapses, key));
+        }
+        self.lapses.insert((lapses, key));
+        true
+    }
+
+    /// The next block whose credit is over; the caller takes it from the target.
+    pub(crate) fn lapsed(&mut self) -> Option<(BlockKey, Name)> {
+        let (lapses, key) = *self.lapses.first()?;
+        if lapses > self.removals {
+            return None;
+        }
+        let name = self.forget(key)?.name;
+        Some((key, name))
+    }
+
+    /// Removals may have been lost: counts nothing twice, and returns what is on trust, for the caller to take it from
+    /// the target.
+    pub(crate) fn doubt(&mut self) -> Vec<(BlockKey, Name)> {
+        let on_trust = |(key, counted): (BlockKey, Counted)| counted.trust.map(|trust| (key, trust.name));
+        let lapsed = self.counted.drain().filter_map(on_trust).collect();
+        self.lapses.clear();
+        self.spares = 0;
+        lapsed
+    }
+
+    /// The target does not hold the block any more.
+    pub(crate) fn leave(&mut self, key: BlockKey) {
+        self.forget(key);
+    }
+
+    fn forget(&mut self, key: BlockKey) -> Option<Trust> {
+        let counted = self.counted.remove(&key)?;
+        self.spares -= u64::from(counted.spare);
+        let trust = counted.trust?;
+        self.lapses.remove(&(trust.lapses, key));
+        Some(trust)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kv_blocks::{BlockSize, EngineHash, Namespace, SequenceHash};
+
+    use super::*;
+    use crate::spaces::Spaces;
+
+    fn key(number: u64) -> BlockKey {
+        let block_size = BlockSize::new(1).unwrap();
+        let identity = kv_blocks::Identity::Tokens;
+        let namespace = Namespace { model: "m".into(), lora: None, salt: None, block_size, identity };
+        BlockKey { space: Spaces::default().enter(namespace), hash: SequenceHash(number) }
+    }
+
+    fn name(number: u64) -> Name {
+        (EngineHash(number), BlockSize::new(1).unwrap())
+    }
+
+    #[test]
+    fn counted_blocks_and_copies_are_bounded() {
+        let mut copies = Copies::default();
+        for number in 0..2 * MAX_COUNTED as u64 {
+            for _ in 0..100 {
+                copies.add(key(number));
+            }
+        }
+        assert_eq!(copies.len(), MAX_COUNTED as u64);
+        let taken = (0..100).filter(|_| copies.take(key(0), name(0), 1)).count();
+        assert_eq!(taken, usize::from(MAX_SPARE));
+        assert!(!copies.take(key(2 * MAX_COUNTED as u64 - 1), name(0), 1), "held once only");
+    }
+
+    #[test]
+    fn nothing_is_left_of_blocks_that_went_lapsed_or_were_doubted() {
+        let mut copies = Copies::default();
+        for number in 0..4 {
+            copies.add(key(number));
+            copies.add(key(number));
+            assert!(copies.take(key(number), name(number), 1));
+        }
+        copies.leave(key(0));
+        copies.believe(key(1));
+        for _ in 0..100 {
+            copies.note_removal();
+        }
+        let lapsed = std::iter::from_fn(|| copies.lapsed()).count();
+        assert_eq!(lapsed, 2);
+        assert_eq!((copies.len(), copies.spares), (1, 1), "the believed one still has a copy to spare");
+        assert_eq!(copies.doubt(), []);
+        assert_eq!((copies.len(), copies.spares, copies.lapses.len()), (0, 0, 0));
+    }
+}

@@ -1,0 +1,258 @@
+//! Copies: a block stored twice is removed twice, and a block reported twice is not.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
+
+mod stream;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    ops::Range,
+};
+
+use contract_id::contract;
+use proptest::{collection::vec, prelude::*};
+use stream::{Prefix, Stream};
+
+#[test]
+#[contract("V12", "V17")]
+fn a_recomputed_last_block_is_a_copy_and_the_first_removal_leaves_it_credited() {
+    let mut stream = Stream::new();
+    stream.store(&[1, 2, 3], 0);
+    stream.store(&[1, 2, 3], 2);
+    stream.remove(&[1, 2, 3]);
+    assert!(stream.holds(&[1, 2, 3]));
+    stream.remove(&[1, 2, 3]);
+    assert!(!stream.holds(&[1, 2, 3]));
+}
+
+#[test]
+#[contract("V12", "V17")]
+fn a_report_from_the_root_of_what_is_reused_is_no_copy() {
+    for blocks in [1, 3] {
+        let prompt = &[1, 2, 3][..blocks];
+        let mut stream = Stream::new();
+        stream.store(prompt, 0);
+        stream.store(prompt, 0);
+        stream.remove(prompt);
+        assert!(!stream.holds(prompt), "a counter would keep it for ever");
+    }
+}
+
+#[test]
+fn a_held_block_behind_a_new_one_is_a_copy() {
+    let mut stream = Stream::new();
+    stream.store(&[1, 2, 3], 0);
+    stream.remove(&[1, 2]);
+    // Both were computed once more, although one of them was still there.
+    stream.store(&[1, 2, 3], 0);
+    stream.remove(&[1, 2, 3]);
+    assert!(stream.holds(&[1, 2, 3]));
+    stream.remove(&[1, 2]);
+    assert!(!stream.holds(&[1, 2]), "it was new");
+    stream.remove(&[1]);
+    assert!(!stream.holds(&[1]), "it was repeated");
+}
+
+/// Four blocks, and one copy more of the last one, of which one is gone again.
+fn on_trust() -> Stream {
+    let mut stream = Stream::new();
+    stream.store(&[1, 2, 3, 4], 0);
+    stream.store(&[1, 2, 3, 4], 3);
+    stream.remove(&[1, 2, 3, 4]);
+    stream
+}
+
+/// Other blocks come and go, whose removals are announced.
+fn turn_over(stream: &mut Stream, removals: u32) {
+    for token in 0..removals {
+        stream.store(&[10 + token], 0);
+        stream.remove(&[10 + token]);
+    }
+}
+
+#[test]
+fn what_is_on_trust_lapses_with_as_many_removals_as_there_were_blocks() {
+    let mut stream = on_trust();
+    turn_over(&mut stream, 3);
+    assert!(stream.holds(&[1, 2, 3, 4]));
+    turn_over(&mut stream, 1);
+    assert!(!stream.holds(&[1, 2, 3, 4]));
+    assert!(stream.holds(&[1, 2, 3]), "it alone was on trust");
+    // The removal that comes after all does no harm, and the block may be stored again.
+    stream.remove(&[1, 2, 3, 4]);
+    stream.store(&[1, 2, 3, 4], 3);
+    assert!(stream.holds(&[1, 2, 3, 4]));
+}
+
+#[test]
+fn whoever_stores_the_block_or_something_behind_it_still_has_it() {
+    for (prompt, from) in [(&[1, 2, 3, 4][..], 3), (&[1, 2, 3, 4], 0), (&[1, 2, 3, 4, 5], 4)] {
+        let mut stream = on_trust();
+        turn_over(&mut stream, 3);
+        stream.store(prompt, from);
+        turn_over(&mut stream, 40);
+        assert!(stream.holds(&[1, 2, 3, 4]), "{prompt:?} from {from}");
+    }
+}
+
+#[test]
+fn after_lost_batches_nothing_is_on_trust_and_nothing_counts_twice() {
+    let mut stream = on_trust();
+    stream.store(&[1, 2, 3], 2);
+    stream.index.hole(stream::TARGET);
+    assert!(!stream.holds(&[1, 2, 3, 4]));
+    assert!(stream.holds(&[1, 2, 3]));
+    stream.remove(&[1, 2, 3]);
+    assert!(!stream.holds(&[1, 2, 3]));
+}
+
+#[test]
+fn counts_end_with_what_they_count() {
+    let mut stream = on_trust();
+    stream.store(&[1, 2, 3], 2);
+    stream.cleared();
+    stream.store(&[1, 2, 3, 4], 0);
+    for end in 1..=4 {
+        stream.remove(&[1, 2, 3, 4][..end]);
+    }
+    assert_eq!(stream.held(), [].into());
+    stream.index.remove_worker(stream::TARGET.worker);
+    assert_eq!(stream.index.stats().bytes, 0);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Store { prefix: Prefix, from: usize },
+    Remove(Prefix),
+    Cleared,
+    Hole,
+}
+
+fn prefix(tokens: u32, blocks: Range<usize>) -> impl Strategy<Value = Prefix> {
+    vec(0..tokens, blocks)
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (prefix(2, 1..5), 0..5_usize)
+            .prop_map(|(prefix, from)| Step::Store { from: from % prefix.len(), prefix }),
+        8 => prefix(2, 1..5).prop_map(Step::Remove),
+        1 => Just(Step::Cleared),
+        1 => Just(Step::Hole),
+    ]
+}
+
+/// A paged cache as vLLM keeps it: blocks are computed into free slots, least recently used first; a prompt that is cached
+/// to its end computes its last block once more. Requests end at once.
+struct Pool {
+    /// The content of each slot; the front is taken next.
+    slots: VecDeque<Option<Prefix>>,
+    removals: u64,
+    /// Blocks that lost one of several copies and were not announced in any way since: when, and how many blocks there
+    /// were in slots.
+    bereaved: BTreeMap<Prefix, (u64, u64)>,
+    /// Whether one of those was still there when all that was in slots with it could have gone.
+    outlived: bool,
+}
+
+/// Enough for every prompt, and no more copies of one block than the index counts.
+const SLOTS: usize = 8;
+
+impl Pool {
+    fn new() -> Self {
+        Self { slots: vec![None; SLOTS].into(), removals: 0, bereaved: BTreeMap::new(), outlived: false }
+    }
+
+    fn holds(&self, prefix: &[u32]) -> bool {
+        self.slots.iter().flatten().any(|held| held == prefix)
+    }
+
+    fn content(&self) -> BTreeSet<Prefix> {
+        self.slots.iter().flatten().cloned().collect()
+    }
+
+    fn request(&mut self, prompt: &[u32], full_report: bool, stream: &mut Stream) {
+        let cached = (1..=prompt.len()).take_while(|end| self.holds(&prompt[..*end])).count();
+        let reused = cached.min(prompt.len() - 1);
+        let mut used = Vec::new();
+        for end in 1..=reused {
+            let at = self.slots.iter().position(|slot| slot.as_deref() == Some(&prompt[..end])).unwrap();
+            used.push(self.slots.remove(at).unwrap());
+        }
+        for end in reused + 1..=prompt.len() {
+            if let Some(evicted) = self.slots.pop_front().unwrap() {
+                self.removals += 1;
+                // What this request computes is younger than all of these, and not announced yet.
+                let announced = || self.slots.iter().chain(&used[..reused]).flatten();
+                let (blocks, left) = (announced().count() as u64, announced().any(|held| *held == evicted));
+                stream.remove(&evicted);
+                self.bereaved.remove(&evicted);
+                if left {
+                    self.bereaved.insert(evicted, (self.removals, blocks));
+                }
+            }
+            used.push(Some(prompt[..end].to_vec()));
+        }
+        // Used again and again without a word: that cannot be known.
+        self.outlived |= self.bereaved.values().any(|(then, blocks)| self.removals - then >= *blocks);
+        if full_report && reused > 0 {
+            stream.store(&prompt[..reused], 0);
+            self.bereaved.retain(|prefix, _| !prompt[..reused].starts_with(prefix));
+        }
+        stream.store(prompt, reused);
+        self.bereaved.retain(|prefix, _| prefix.len() < reused || !prompt.starts_with(prefix));
+        // The end of a prompt is worth least.
+        self.slots.extend(used.into_iter().rev());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    #[contract("V12", "V17")]
+    fn the_credit_lies_between_a_set_and_a_counter(steps in vec(step(), 0..80)) {
+        let mut stream = Stream::new();
+        for step in steps {
+            match step {
+                Step::Store { prefix, from } => stream.store(&prefix, from),
+                Step::Remove(prefix) => stream.remove(&prefix),
+                Step::Cleared => stream.cleared(),
+                Step::Hole => stream.index.hole(stream::TARGET),
+            }
+            let held = stream.held();
+            prop_assert!(held.is_superset(&stream.set), "{:?} is not credited", &stream.set - &held);
+            prop_assert!(held.is_subset(&stream.counted()), "{:?} is credited", &held - &stream.counted());
+        }
+    }
+
+    #[test]
+    #[contract("V12", "V17")]
+    fn an_engine_that_repeats_nothing_is_credited_with_what_it_has(prompts in vec(prefix(3, 2..5), 0..120)) {
+        // Prompts of one block are left out: computed again they look like a report, and count once.
+        let (mut pool, mut stream) = (Pool::new(), Stream::new());
+        for prompt in prompts {
+            pool.request(&prompt, false, &mut stream);
+            let (held, truth) = (stream.held(), pool.content());
+            // From the first copy that outlived a turnover on the index knows too little, and never too much.
+            prop_assert!(pool.outlived || held == truth, "{held:?} is credited, {truth:?} is there");
+            prop_assert!(held.is_subset(&truth), "{held:?} is credited, {truth:?} is there");
+        }
+    }
+
+    #[test]
+    #[contract("V12", "V17")]
+    fn what_is_credited_wrongly_after_reports_is_gone_after_turnovers(
+        prompts in vec((prefix(3, 1..5), any::<bool>()), 0..120),
+    ) {
+        let (mut pool, mut stream) = (Pool::new(), Stream::new());
+        for (prompt, full_report) in prompts {
+            pool.request(&prompt, full_report, &mut stream);
+        }
+        // Prompts that have nothing in common turn the cache over, and nothing of before is in it.
+        for round in 0..600_u32 {
+            pool.request(&[10 + round % 50], false, &mut stream);
+        }
+        prop_assert_eq!(stream.held(), pool.content());
+    }
+}

@@ -1,0 +1,122 @@
+//! One target's stream, with every block of one token: what the index credits beside what a set and a counter would.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use kv_blocks::{
+    BlockSize, DpRank, EngineHash, HashScheme, Identity, IndexUpdate, Moment, Namespace, Removed, SequenceHash, Stored,
+    Target, Tier, WorkerId,
+};
+use kv_index::{Applied, DumpPlace, IndexSettings, KvIndex, Overlap, TierBlocks};
+
+/// A block and everything before it, one token a block; tokens below 63.
+pub(crate) type Prefix = Vec<u32>;
+
+pub(crate) const TARGET: Target = Target { worker: WorkerId(1), rank: DpRank(0) };
+
+fn size() -> BlockSize {
+    BlockSize::new(1).unwrap()
+}
+
+pub(crate) fn namespace() -> Namespace {
+    Namespace { model: Arc::from("m"), lora: None, salt: None, block_size: size(), identity: Identity::Tokens }
+}
+
+pub(crate) fn chain(prefix: &[u32]) -> Vec<SequenceHash> {
+    HashScheme::default().chain(None, prefix, size())
+}
+
+/// What the engine calls a block.
+fn name(prefix: &[u32]) -> EngineHash {
+    EngineHash(prefix.iter().fold(1, |number, token| number * 64 + u64::from(*token) + 1))
+}
+
+/// The stream, the index behind it, and the two plain answers.
+pub(crate) struct Stream {
+    pub(crate) index: KvIndex,
+    /// Stored and not removed since.
+    pub(crate) set: BTreeSet<Prefix>,
+    /// Stored more often than removed.
+    counter: BTreeMap<Prefix, u64>,
+    seen: BTreeSet<Prefix>,
+}
+
+impl Stream {
+    pub(crate) fn new() -> Self {
+        let index = KvIndex::new(IndexSettings { memory_budget: 1 << 20, ..IndexSettings::default() });
+        index.register(TARGET, Arc::from("m"));
+        Self { index, set: BTreeSet::new(), counter: BTreeMap::new(), seen: BTreeSet::new() }
+    }
+
+    /// Stores the blocks of `prefix` from number `from` on.
+    pub(crate) fn store(&mut self, prefix: &[u32], from: usize) {
+        if self.store_in(Tier::Device, prefix, from).orphans > 0 {
+            return;
+        }
+        for end in from + 1..=prefix.len() {
+            self.set.insert(prefix[..end].to_vec());
+            self.seen.insert(prefix[..end].to_vec());
+            *self.counter.entry(prefix[..end].to_vec()).or_default() += 1;
+        }
+    }
+
+    /// The same in any tier, which the plain answers do not see.
+    pub(crate) fn store_in(&self, tier: Tier, prefix: &[u32], from: usize) -> Applied {
+        let stored = Stored {
+            hashes: (from + 1..=prefix.len()).map(|end| name(&prefix[..end])).collect(),
+            parent: (from > 0).then(|| name(&prefix[..from])),
+            tokens: prefix[from..].to_vec(),
+            block_size: size(),
+            lora: None,
+            salt: None,
+            tier,
+        };
+        self.index.apply(TARGET, &IndexUpdate::Stored(stored))
+    }
+
+    pub(crate) fn remove(&mut self, prefix: &[u32]) {
+        let removed = Removed { hashes: vec![name(prefix)], tier: Tier::Device };
+        self.index.apply(TARGET, &IndexUpdate::Removed(removed));
+        self.set.remove(prefix);
+        if let Some(count) = self.counter.get_mut(prefix) {
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    pub(crate) fn cleared(&mut self) {
+        self.index.apply(TARGET, &IndexUpdate::Cleared);
+        self.set.clear();
+        self.counter.clear();
+    }
+
+    pub(crate) fn counted(&self) -> BTreeSet<Prefix> {
+        self.counter.iter().filter(|(_, count)| **count > 0).map(|(prefix, _)| prefix.clone()).collect()
+    }
+
+    /// What the index credits.
+    pub(crate) fn held(&self) -> BTreeSet<Prefix> {
+        let known: BTreeMap<_, _> = self.seen.iter().map(|prefix| (*chain(prefix).last().unwrap(), prefix)).collect();
+        let mut place = DumpPlace::default();
+        let rows = std::iter::from_fn(|| self.index.dump(&mut place)).flatten();
+        rows.map(|row| known[&row.hash].clone()).collect()
+    }
+
+    /// Whether the credit for one block stands.
+    pub(crate) fn holds(&self, prefix: &[u32]) -> bool {
+        self.held().contains(prefix)
+    }
+
+    pub(crate) fn look(&self, prefix: &[u32]) -> Option<Overlap> {
+        self.index.lookup(&namespace(), &chain(prefix), Moment::START).pop()
+    }
+
+    /// Run of leading blocks and of announced ones.
+    pub(crate) fn runs(&self, prefix: &[u32]) -> (TierBlocks, TierBlocks) {
+        self.look(prefix).map_or_else(Default::default, |overlap| (overlap.blocks, overlap.announced))
+    }
+}

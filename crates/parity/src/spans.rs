@@ -1,0 +1,127 @@
+//! Spans of readings over which an engine's own counters can be compared with what was sent.
+
+use std::{fmt, ops::RangeInclusive};
+
+use crate::{
+    comparison::Comparison,
+    intervals::{AGREEMENT, EngineCounters, Interval, Sent},
+};
+
+/// Why the counters say nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// They and we do not speak of the same requests.
+    Foreign {
+        /// Prompt tokens by the engine's count.
+        counted: u64,
+        /// Prompt tokens sent from here.
+        sent: u64,
+    },
+    /// Requests of ours that cannot be judged ran all the time.
+    Unjudged,
+}
+
+/// Readings in their order, cut where there is too much between two of them that cannot be judged.
+#[derive(Debug)]
+pub(crate) struct Spans {
+    readings: Vec<EngineCounters>,
+    /// What was sent before each of them, since the first.
+    before: Vec<Sent>,
+    /// First and last reading of each span, which are never the same one.
+    uncut: Vec<RangeInclusive<usize>>,
+}
+
+impl Spans {
+    pub(crate) fn of<'a>(intervals: impl Iterator<Item = &'a Interval>) -> Self {
+        let mut spans = Self { readings: Vec::new(), before: Vec::new(), uncut: Vec::new() };
+        let (mut sent, mut begin, mut is_cut) = (Sent::default(), 0, false);
+        for (at, interval) in intervals.enumerate() {
+            if is_cut {
+                begin = at;
+            } else if at > begin {
+                match spans.uncut.last_mut().filter(|span| *span.start() == begin) {
+                    Some(span) => *span = begin..=at,
+                    None => spans.uncut.push(begin..=at),
+                }
+            }
+            spans.readings.push(interval.start);
+            spans.before.push(sent);
+            sent.add(&interval.sent);
+            is_cut = !interval.is_usable();
+        }
+        spans
+    }
+
+    /// Predicted against counted; `Ok(None)` before a second reading.
+    pub(crate) fn predictions(&self) -> Result<Option<Comparison>, Refused> {
+        let (mut sum, mut refused) = (None::<Comparison>, None);
+        for span in &self.uncut {
+            match self.longest(span, |sent| sent.predicted) {
+                Ok(comparison) => sum.get_or_insert_default().add(&comparison),
+                Err(foreign) => refused = refused.or(Some(foreign)),
+            }
+        }
+        match (sum, refused) {
+            (None, Some(foreign)) => Err(foreign),
+            (None, None) if self.readings.len() > 1 => Err(Refused::Unjudged),
+            (sum, _) => Ok(sum),
+        }
+    }
+
+    /// Announced against counted, of about the latest `count` requests; `None` while there are fewer that can be
+    /// compared.
+    pub(crate) fn latest_announcements(&self, count: usize) -> Option<Comparison> {
+        let announced = |sent: &Sent| sent.announced;
+        let mut sum = Comparison::default();
+        for span in self.uncut.iter().rev() {
+            let wanted = count.saturating_sub(sum.requests);
+            let pairs = (*span.start() + 1..=*span.end()).rev();
+            let mut pairs = pairs.flat_map(|last| (*span.start()..last).rev().map(move |first| (first, last)));
+            let enough = pairs.find_map(|(first, last)| {
+                self.between(first, last, announced).ok().filter(|comparison| comparison.requests >= wanted)
+            });
+            if let Some(comparison) = enough.or_else(|| self.longest(span, announced).ok()) {
+                sum.add(&comparison);
+            }
+            if sum.requests >= count {
+                return Some(sum);
+            }
+        }
+        None
+    }
+
+    /// From the span's first reading to the latest one that agrees: what was on its way at a later one has not ended yet.
+    fn longest(&self, span: &RangeInclusive<usize>, expected: impl Fn(&Sent) -> u64) -> Result<Comparison, Refused> {
+        let first = *span.start();
+        let whole = self.between(first, *span.end(), &expected);
+        let mut shorter = (first + 1..*span.end()).rev().map(|last| self.between(first, last, &expected));
+        whole.or_else(|foreign| shorter.find_map(Result::ok).ok_or(foreign))
+    }
+
+    fn between(&self, first: usize, last: usize, expected: impl Fn(&Sent) -> u64) -> Result<Comparison, Refused> {
+        let mut sent = self.before[last];
+        sent.take(&self.before[first]);
+        let (from, to) = (self.readings[first], self.readings[last]);
+        let counted = to.queries - from.queries;
+        if counted.abs_diff(sent.prompt_tokens) > counted.max(sent.prompt_tokens) / AGREEMENT {
+            return Err(Refused::Foreign { counted, sent: sent.prompt_tokens });
+        }
+        Ok(Comparison::of_sums(sent.requests, sent.prompt_tokens, expected(&sent), to.hits - from.hits))
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("replies do not tell cached tokens, and ")?;
+        match self {
+            Self::Foreign { counted, sent } => write!(
+                f,
+                "the engine counted {counted} prompt tokens where {sent} were sent from here: others use it too"
+            ),
+            Self::Unjudged => f.write_str(
+                "requests that cannot be compared (cancelled, of several choices, known by their text only) ran beside \
+                 the others all the time",
+            ),
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The figures of a window.
+
+use kv_blocks::Moment;
+use parity::{Book, MOST_SAMPLES, Report, Settings, Source, State};
+
+use crate::journal::{Journal, SETTINGS, TARGET};
+
+#[test]
+fn nobodys_figures_are_zero_or_unknown() {
+    let report = Book::new(SETTINGS).summary(TARGET).report();
+    let empty = Report {
+        requests: 0,
+        joined: 0,
+        source: Source::Usage,
+        exact: 0,
+        exact_ratio: None,
+        predicted_tokens: 0,
+        actual_tokens: 0,
+        drift_tokens_p50: None,
+        drift_tokens_p99: None,
+        over_ratio: None,
+        state: State::NoData,
+        since: Moment::START,
+        reason: None,
+        made_room: None,
+    };
+    assert_eq!(report, empty);
+}
+
+#[test]
+fn figures_are_those_of_the_joined_requests() {
+    let mut journal = Journal::new(SETTINGS);
+    journal.request(500, 500, None);
+    (0..6).for_each(|_| journal.request(480, 480, Some(480)));
+    (0..3).for_each(|_| journal.request(600, 600, Some(500)));
+    journal.request(0, 0, Some(16));
+    let report = journal.report();
+    assert_eq!((report.requests, report.joined, report.exact), (11, 10, 6));
+    assert_eq!((report.exact_ratio, report.over_ratio), (Some(0.6), Some(0.3)));
+    assert_eq!((report.predicted_tokens, report.actual_tokens), (6 * 480 + 1800, 6 * 480 + 1500 + 16));
+    assert_eq!((report.drift_tokens_p50, report.drift_tokens_p99), (Some(0), Some(100)));
+    assert_eq!(journal.book.exact_of_joined(TARGET), (6, 10));
+}
+
+#[test]
+fn a_percentile_is_a_value_that_so_many_do_not_exceed() {
+    let mut journal = Journal::new(SETTINGS);
+    (1..=200).for_each(|off| journal.request(500 + off, 500, Some(500)));
+    let report = journal.report();
+    assert_eq!((report.drift_tokens_p50, report.drift_tokens_p99), (Some(100), Some(198)));
+}
+
+#[test]
+fn several_targets_together_are_in_the_state_of_the_worst() {
+    let (mut well, mut wrong) = (Journal::new(SETTINGS), Journal::new(SETTINGS));
+    well.off_by(0, 50);
+    wrong.off_by(100, 50);
+    let summary = |journal: &Journal| journal.book.summary(TARGET);
+    let mut total = summary(&well);
+    total.absorb(summary(&wrong));
+    total.absorb(Book::new(SETTINGS).summary(TARGET));
+    let total = total.report();
+    assert_eq!((total.requests, total.joined, total.exact, total.exact_ratio), (100, 100, 50, Some(0.5)));
+    assert_eq!((total.predicted_tokens, total.actual_tokens), (50 * 500 + 50 * 600, 100 * 500));
+    assert_eq!((total.drift_tokens_p50, total.drift_tokens_p99), (Some(0), Some(100)));
+    let worst = wrong.report();
+    assert_eq!((total.state, total.since, total.reason), (State::Drifting, worst.since, worst.reason));
+}
+
+#[test]
+fn the_oldest_samples_make_room_and_a_larger_minimum_is_cut_to_what_fits() {
+    let mut journal = Journal::new(Settings { min_joined: usize::MAX, ..SETTINGS });
+    journal.off_by(500, MOST_SAMPLES - 1);
+    assert_eq!(journal.state(), State::NoData);
+    journal.off_by(500, 1);
+    assert_eq!(journal.state(), State::Downgraded);
+    journal.off_by(0, 10);
+    assert_eq!(journal.report().requests, MOST_SAMPLES as u64);
+    assert_eq!(journal.report().exact, 10);
+}
+
+#[test]
+fn figures_reach_back_to_the_latest_request_that_had_to_make_room() {
+    let mut journal = Journal::new(SETTINGS);
+    let covered = |journal: &Journal| journal.report().covered(journal.now, SETTINGS.window);
+    journal.off_by(0, 1);
+    let first = journal.now;
+    journal.off_by(0, MOST_SAMPLES - 1);
+    assert_eq!(covered(&journal), SETTINGS.window);
+    journal.off_by(0, 1);
+    assert_eq!(covered(&journal), journal.now.since(first));
+    journal.now = journal.now + SETTINGS.window;
+    journal.tick();
+    assert_eq!(covered(&journal), SETTINGS.window);
+    let mut total = Book::new(SETTINGS).summary(TARGET);
+    total.absorb(journal.book.summary(TARGET));
+    assert_eq!(total.report().made_room, journal.report().made_room);
+}

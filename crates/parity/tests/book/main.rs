@@ -1,0 +1,7 @@
+//! The book, as its callers use it.
+
+mod counters;
+mod figures;
+mod journal;
+mod states;
+mod steady;

@@ -1,0 +1,267 @@
+//! When a state follows from which.
+
+use parity::{
+    Basis, Change, ReplyKind, Settings,
+    State::{Downgraded, Drifting, NoData, Ok, Recovering},
+};
+
+use crate::journal::{Journal, SECOND, SETTINGS, TARGET};
+
+/// A journal that has come to this state, by 50 or 100 requests.
+fn downgraded() -> Journal {
+    let mut journal = Journal::new(SETTINGS);
+    journal.off_by(500, 50);
+    assert_eq!(journal.path(), [Downgraded]);
+    journal
+}
+
+#[test]
+fn the_first_state_is_that_of_the_windows_ratio_once_enough_could_be_compared() {
+    // Tokens of 1000 that each request is off by.
+    for (off, state) in
+        [(0, Ok), (20, Ok), (50, Ok), (51, Drifting), (200, Drifting), (201, Downgraded), (500, Downgraded)]
+    {
+        let mut journal = Journal::new(SETTINGS);
+        journal.off_by(off, 49);
+        assert_eq!((journal.state(), journal.changes.len()), (NoData, 0), "{off}");
+        journal.off_by(off, 1);
+        assert_eq!(journal.path(), [state], "{off}");
+    }
+}
+
+#[test]
+fn too_little_predicted_is_as_wrong_as_too_much() {
+    let mut journal = Journal::new(SETTINGS);
+    (0..50).for_each(|_| journal.request(0, 0, Some(500)));
+    assert_eq!(journal.state(), Downgraded);
+    let mut journal = Journal::new(SETTINGS);
+    // The sums agree, the requests do not.
+    (0..25).for_each(|_| {
+        journal.request(600, 600, Some(500));
+        journal.request(400, 400, Some(500));
+    });
+    assert_eq!(journal.state(), Drifting);
+}
+
+#[test]
+fn one_that_drifts_is_well_again_only_when_it_is_much_better() {
+    for (off, state) in [(50, Drifting), (21, Drifting), (20, Ok), (0, Ok), (300, Downgraded)] {
+        let mut journal = Journal::new(SETTINGS);
+        journal.off_by(100, 50);
+        assert_eq!(journal.state(), Drifting);
+        journal.off_by(off, 49);
+        assert_eq!(journal.state(), Drifting, "earlier requests decide nothing more, and these are too few");
+        journal.off_by(off, 1);
+        assert_eq!(journal.state(), state, "{off}");
+    }
+}
+
+#[test]
+fn a_downgraded_target_is_believed_again_after_its_events_were_right_for_a_while() {
+    let mut journal = downgraded();
+    assert_eq!(journal.changes[0].trust(), Some(false));
+    journal.announced_off_by(20, 9);
+    assert_eq!(journal.state(), Downgraded);
+    journal.announced_off_by(20, 1);
+    assert_eq!(journal.state(), Recovering);
+    assert_eq!(journal.changes[1].trust(), None);
+    journal.announced_off_by(0, 39);
+    assert_eq!(journal.state(), Recovering);
+    journal.announced_off_by(0, 1);
+    assert_eq!(journal.path(), [Downgraded, Recovering, Ok]);
+    assert_eq!(journal.changes[2].trust(), Some(true));
+    assert_eq!(journal.report().reason, None);
+}
+
+#[test]
+fn while_its_events_are_wrong_a_target_stays_downgraded_however_good_our_own_predictions_are() {
+    let mut journal = downgraded();
+    journal.announced_off_by(21, 500);
+    assert_eq!(journal.path(), [Downgraded]);
+    assert!(journal.report().exact_ratio > Some(0.8));
+}
+
+#[test]
+fn events_that_turn_wrong_while_recovering_are_given_up_and_fetched_anew() {
+    for (off, path) in [(50, vec![Downgraded, Recovering]), (51, vec![Downgraded, Recovering, Downgraded])] {
+        let mut journal = downgraded();
+        journal.announced_off_by(0, 10);
+        journal.announced_off_by(off, 10);
+        assert_eq!(journal.path(), path, "{off}");
+    }
+    let mut journal = downgraded();
+    journal.announced_off_by(0, 10);
+    journal.announced_off_by(500, 10);
+    assert_eq!(journal.changes[2].trust(), Some(false));
+    journal.announced_off_by(0, 9);
+    assert_eq!(journal.state(), Downgraded, "what was compared before decides nothing more");
+    journal.announced_off_by(0, 41);
+    assert_eq!(journal.state(), Ok);
+}
+
+#[test]
+fn with_a_small_minimum_each_step_needs_no_more_than_that() {
+    let mut journal = Journal::new(Settings { min_joined: 3, ..SETTINGS });
+    journal.off_by(500, 3);
+    journal.announced_off_by(0, 2);
+    assert_eq!(journal.path(), [Downgraded]);
+    journal.announced_off_by(0, 2);
+    assert_eq!(journal.path(), [Downgraded, Recovering, Ok]);
+}
+
+#[test]
+fn a_target_known_by_our_own_decisions_drifts_and_has_nothing_to_be_downgraded_to() {
+    let mut journal = Journal { basis: Basis::Decisions, ..Journal::new(SETTINGS) };
+    journal.off_by(1000, 500);
+    assert_eq!(journal.path(), [Drifting]);
+    assert_eq!(journal.changes[0].trust(), None);
+}
+
+#[test]
+fn our_own_wrong_predictions_are_not_held_against_the_events_that_follow_them() {
+    let mut journal = Journal { basis: Basis::Decisions, ..Journal::new(SETTINGS) };
+    journal.off_by(1000, 500);
+    let late = journal.sample(1000, 1000, Some(0));
+    journal.now = journal.now + SECOND;
+    journal.basis = Basis::Events;
+    journal.off_by(0, 25);
+    journal.ended(late);
+    journal.off_by(0, 24);
+    assert_eq!(journal.path(), [Drifting], "a late one of ours counts neither for nor against them");
+    journal.off_by(0, 1);
+    assert_eq!(journal.path(), [Drifting, Ok]);
+
+    // Events that are wrong themselves are, once there is enough of that.
+    let mut journal = Journal { basis: Basis::Decisions, ..Journal::new(SETTINGS) };
+    journal.off_by(0, 500);
+    journal.basis = Basis::Events;
+    journal.off_by(500, 49);
+    assert_eq!(journal.path(), [Ok]);
+    journal.off_by(500, 1);
+    assert_eq!(journal.path(), [Ok, Downgraded]);
+}
+
+#[test]
+fn a_publisher_that_restarted_is_another_engines_and_nothing_is_held_against_it() {
+    let mut journal = Journal::new(SETTINGS);
+    journal.tick();
+    journal.off_by(500, 49);
+    journal.restarts = 1;
+    journal.tick();
+    journal.off_by(0, 49);
+    assert_eq!(journal.state(), NoData);
+    journal.off_by(0, 1);
+    assert_eq!(journal.path(), [Ok]);
+}
+
+#[test]
+fn an_engine_that_leaves_out_zeros_is_understood_once_it_has_told_something_else() {
+    let mut journal = Journal { counted_by: Some(ReplyKind::Chat), ..Journal::new(SETTINGS) };
+    journal.request(0, 0, None);
+    assert_eq!(journal.report().joined, 0, "it may be one that never tells");
+    journal.request(500, 500, Some(500));
+    journal.request(0, 0, None);
+    let report = journal.report();
+    assert_eq!((report.joined, report.exact, report.actual_tokens), (2, 2, 500));
+    // Replies without usage say nothing, and other kinds of replies may never tell.
+    for counted_by in [None, Some(ReplyKind::ChatStream), Some(ReplyKind::Completion)] {
+        journal.counted_by = counted_by;
+        journal.request(500, 500, None);
+    }
+    assert_eq!(journal.report().joined, 2);
+    // Nor may an engine that was started anew.
+    journal.counted_by = Some(ReplyKind::Chat);
+    journal.tick();
+    journal.restarts = 1;
+    journal.tick();
+    journal.request(500, 500, None);
+    assert_eq!(journal.report().joined, 2);
+}
+
+#[test]
+fn changes_that_nobody_acted_on_yet_ask_for_what_all_of_them_together_do() {
+    let change = |from, to| Change { target: TARGET, from, to, ratio: None, reason: String::new() };
+    let path = [Ok, Downgraded, Recovering, Downgraded, Recovering, Ok, Drifting, Downgraded, NoData];
+    let steps: Vec<Change> = path.windows(2).map(|pair| change(pair[0], pair[1])).collect();
+    for (first, before) in steps.iter().enumerate() {
+        let mut merged = before.clone();
+        for step in &steps[first + 1..] {
+            merged = step.clone().after(&merged);
+            let (was, is) = (before.from.trusts_events(), step.to.trusts_events());
+            let expected = if step.to == Downgraded { Some(false) } else { (was != is).then_some(is) };
+            assert_eq!(merged.trust(), expected, "{:?} -> {:?}", merged.from, merged.to);
+        }
+    }
+}
+
+#[test]
+fn a_window_that_has_run_empty_tells_nothing_and_keeps_a_downgrade() {
+    let mut journal = Journal::new(SETTINGS);
+    journal.off_by(100, 60);
+    journal.now = journal.now + SETTINGS.window + SECOND;
+    journal.tick();
+    assert_eq!(journal.path(), [Drifting, NoData]);
+    assert_eq!(journal.report().requests, 0);
+    let mut journal = downgraded();
+    journal.now = journal.now + SETTINGS.window + SECOND;
+    journal.tick();
+    assert_eq!(journal.path(), [Downgraded]);
+}
+
+#[test]
+fn a_target_that_lost_its_stream_is_judged_as_one_without() {
+    for recovering in [false, true] {
+        let mut journal = downgraded();
+        journal.announced_off_by(0, if recovering { 10 } else { 0 });
+        journal.look(None, false);
+        assert_eq!(journal.state(), NoData);
+        assert_eq!(journal.changes.last().and_then(parity::Change::trust), Some(true));
+    }
+    let mut well = Journal::new(SETTINGS);
+    well.off_by(0, 50);
+    well.look(None, false);
+    assert_eq!(well.path(), [Ok]);
+}
+
+#[test]
+fn a_request_sent_before_a_change_decides_nothing_after_it() {
+    let mut journal = Journal::new(SETTINGS);
+    let late = journal.sample(1000, 1000, Some(0));
+    journal.off_by(500, 50);
+    journal.announced_off_by(0, 9);
+    journal.ended(late);
+    assert_eq!(journal.path(), [Downgraded]);
+    journal.announced_off_by(0, 1);
+    assert_eq!(journal.state(), Recovering);
+}
+
+#[test]
+fn the_reason_says_what_was_seen_with_its_numbers() {
+    let mut journal = Journal::new(SETTINGS);
+    journal.off_by(500, 50);
+    journal.announced_off_by(0, 50);
+    let reasons: Vec<&str> = journal.changes.iter().map(|change| change.reason.as_str()).collect();
+    assert_eq!(
+        reasons,
+        [
+            "50000 cached tokens expected and 25000 found in 50 requests, off by 50.0 % of 50000 prompt tokens, above \
+             parity.downgrade_ratio 0.2: its events are not believed",
+            "by its events 5000 cached tokens expected and 5000 found in 10 requests, off by 0.0 % of 10000 prompt tokens: \
+             they are believed again when the latest 50 requests are within parity.recover_ratio 0.02",
+            "by its events 25000 cached tokens expected and 25000 found in 50 requests, off by 0.0 % of 50000 prompt \
+             tokens: they are believed again",
+        ]
+    );
+    assert_eq!(journal.changes[0].ratio, Some(0.5));
+}
+
+#[test]
+fn replies_that_do_not_tell_are_counted_and_not_compared() {
+    let mut journal = Journal::new(SETTINGS);
+    (0..400).for_each(|_| journal.request(500, 500, None));
+    journal.off_by(500, 49);
+    assert_eq!(journal.state(), NoData);
+    journal.off_by(500, 1);
+    assert_eq!(journal.state(), Downgraded, "more than a tenth of the replies tell");
+    assert_eq!((journal.report().requests, journal.report().joined), (450, 50));
+}

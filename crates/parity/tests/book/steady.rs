@@ -1,0 +1,87 @@
+//! What stays the same keeps its state.
+
+use std::collections::BTreeSet;
+
+use parity::{Basis, Settings, State};
+use proptest::prelude::*;
+
+use crate::journal::{Journal, SETTINGS};
+
+proptest! {
+    #[test]
+    fn a_constant_difference_never_brings_a_state_twice(
+        off in 0..500_u32,
+        good_before in 0..300_usize,
+        min_joined in 1..80_usize,
+        mut ratios in prop::array::uniform3(0.0..0.6_f64),
+        by_events in any::<bool>(),
+    ) {
+        ratios.sort_by(f64::total_cmp);
+        let [recover_ratio, drift_ratio, downgrade_ratio] = ratios;
+        let settings = Settings { min_joined, drift_ratio, downgrade_ratio, recover_ratio, ..SETTINGS };
+        let mut journal = Journal::new(settings);
+        if !by_events {
+            journal.basis = Basis::Decisions;
+        }
+        journal.off_by(0, good_before);
+        let before = journal.changes.len();
+        for _ in 0..600 {
+            journal.off_by(off, 1);
+            journal.tick();
+        }
+        let path = journal.path().split_off(before);
+        let distinct: BTreeSet<State> = path.iter().copied().collect();
+        prop_assert_eq!(distinct.len(), path.len(), "{:?}", path);
+        // It got worse step by step, and no further than the thresholds say.
+        prop_assert!(path.windows(2).all(|pair| pair[0] < pair[1]), "{:?}", path);
+        let ratio = f64::from(off) / 1000.0;
+        let worst = match ratio {
+            ratio if ratio > downgrade_ratio && by_events => State::Downgraded,
+            ratio if ratio > drift_ratio => State::Drifting,
+            _ => State::Ok,
+        };
+        prop_assert!(journal.state() <= worst, "{:?} at {}", journal.state(), ratio);
+        // Nothing but bad requests in the window: the state is what they say.
+        if good_before == 0 {
+            prop_assert_eq!(journal.state(), worst);
+        }
+    }
+
+    /// About a tenth of the replies tell, and the engine tells its counters.
+    #[test]
+    fn a_source_that_comes_and_goes_brings_no_state_twice(
+        tells in prop::collection::vec(prop::bool::weighted(0.1), 400),
+        off in 0..300_u32,
+    ) {
+        let mut journal = Journal::new(Settings { min_joined: 20, ..SETTINGS });
+        journal.basis = Basis::Decisions;
+        let mut told = (0, 0);
+        journal.told(0, 0);
+        for each in tells {
+            journal.request(500 + off, 500 + off, each.then_some(500));
+            told = (told.0 + 1000, told.1 + 500);
+            journal.told(told.0, told.1);
+        }
+        let path = journal.path();
+        let distinct: BTreeSet<State> = path.iter().copied().collect();
+        prop_assert_eq!(distinct.len(), path.len(), "{:?}", path);
+    }
+
+    #[test]
+    fn trust_is_taken_and_given_in_turn(requests in prop::collection::vec((0..1000_u32, 0..1000_u32), 1..600)) {
+        let mut journal = Journal::new(Settings { min_joined: 5, ..SETTINGS });
+        for (predicted, actual) in requests {
+            // In runs, so that every state is met.
+            (0..7).for_each(|_| journal.request(predicted, if predicted > 500 { actual } else { predicted }, Some(actual)));
+        }
+        let mut trusted = true;
+        for change in &journal.changes {
+            prop_assert_ne!(change.from, change.to);
+            prop_assert_eq!(change.from.trusts_events(), trusted);
+            if let Some(now) = change.trust() {
+                trusted = now;
+            }
+            prop_assert_eq!(change.to.trusts_events(), trusted);
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Messages as the engine hands them to the template.
+
+use serde_json::{Map, Value, json};
+
+use super::{number, refused, unsupported};
+use crate::{
+    PromptError,
+    template::{ChatTemplate, ContentFormat},
+};
+
+/// The messages as the template sees them.
+pub(super) fn conversation(messages: Vec<Value>, template: &ChatTemplate) -> Result<Vec<Value>, PromptError> {
+    let mut conversation = messages
+        .into_iter()
+        .map(|message| match message {
+            Value::Object(message) => turn(message, template.content_format()),
+            _ => Err(refused("a message is no object: expected at least a role")),
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    if !template.knows_developer() && conversation.iter().any(|turn| is(turn, "developer")) {
+        conversation = developers_as_system(conversation);
+    }
+    Ok(conversation.into_iter().map(Value::Object).collect())
+}
+
+fn is(turn: &Map<String, Value>, role: &str) -> bool {
+    turn.get("role").is_some_and(|found| found == role)
+}
+
+/// How strictly the engine looks at a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rules {
+    /// The roles of its API.
+    Known,
+    /// Roles that only some templates know.
+    Custom,
+}
+
+impl Rules {
+    fn of(role: &str) -> Self {
+        match role {
+            "system" | "developer" | "user" | "assistant" | "tool" => Self::Known,
+            _ => Self::Custom,
+        }
+    }
+}
+
+/// One message with the fields that the engine keeps.
+fn turn(mut message: Map<String, Value>, format: ContentFormat) -> Result<Map<String, Value>, PromptError> {
+    let Some(Value::String(role)) = message.shift_remove("role") else {
+        return Err(refused("a message has no role: expected a string"));
+    };
+    let mut turn = Map::new();
+    turn.insert("role".into(), role.clone().into());
+    let mut parts = parts(&role, message.shift_remove("content"))?;
+    if role == "system" {
+        parts = without_billing_header(parts);
+    }
+    turn.insert("content".into(), content(parts, &role, format));
+    match role.as_str() {
+        "assistant" => {
+            let calls = tool_calls(message.shift_remove("tool_calls"))?;
+            if !calls.is_empty() {
+                turn.insert("tool_calls".into(), calls.into());
+            }
+            let reasoning = message.shift_remove("reasoning").filter(|reasoning| !reasoning.is_null());
+            let reasoning = reasoning.or_else(|| message.shift_remove("reasoning_content"));
+            if let Some(reasoning) = reasoning.filter(|reasoning| !reasoning.is_null()) {
+                turn.insert("reasoning".into(), reasoning.clone());
+                turn.insert("reasoning_content".into(), reasoning);
+            }
+        }
+        "tool" => match message.shift_remove("tool_call_id") {
+            None => {}
+            Some(id @ (Value::String(_) | Value::Null)) => {
+                turn.insert("tool_call_id".into(), id);
+            }
+            Some(_) => return Err(refused("a tool message's tool_call_id is no string")),
+        },
+        "developer" => {
+            turn.insert("tools".into(), message.shift_remove("tools").unwrap_or(Value::Null));
+        }
+        _ => {}
+    }
+    match message.shift_remove("name") {
+        None => {}
+        Some(name @ Value::String(_)) => {
+            turn.insert("name".into(), name);
+        }
+        Some(_) if role == "tool" => {}
+        Some(_) => return Err(refused(format!("the name in a message of role {role:?} is no string"))),
+    }
+    if Rules::of(&role) == Rules::Custom && role != "function" {
+        check_custom(&message)?;
+    }
+    Ok(turn)
+}
+
+/// Fields of a message with a role of its own that have a form, though nothing is made of them here.
+fn check_custom(message: &Map<String, Value>) -> Result<(), PromptError> {
+    let wrong =
+        |key: &str, fits: fn(&Value) -> bool| message.get(key).is_some_and(|value| !value.is_null() && !fits(value));
+    for key in ["reasoning", "task", "tool_call_id"] {
+        if wrong(key, Value::is_string) {
+            return Err(refused(format!("a message's {key} is no string")));
+        }
+    }
+    for key in ["tools", "tool_calls"] {
+        if wrong(key, Value::is_array) {
+            return Err(refused(format!("a message's {key} is no list")));
+        }
+    }
+    Ok(())
+}
+
+/// A part of a message's content, of those that become text.
+enum Part {
+    Text(String),
+    /// Names a tool whose description the template looks up.
+    ToolReference(String),
+}
+
+/// The parts of a message's content; a text is one.
+fn parts(role: &str, content: Option<Value>) -> Result<Vec<Part>, PromptError> {
+    match content {
+        None => Ok(Vec::new()),
+        Some(Value::Null) if matches!(role, "assistant" | "function") => Ok(Vec::new()),
+        Some(Value::String(text)) => Ok(vec![Part::Text(text)]),
+        Some(Value::Array(parts)) => parts.into_iter().filter_map(|part| read(part, role).transpose()).collect(),
+        // Its reader walks over an empty object as over an empty list.
+        Some(Value::Object(none)) if none.is_empty() && Rules::of(role) == Rules::Known => Ok(Vec::new()),
+        Some(_) => Err(refused(format!("the content of a message of role {role:?} is neither a text nor a list"))),
+    }
+}
+
+/// The member that holds the text of a content part of this type; `None` for a type that does not become text.
+pub(super) fn text_key(kind: &str, rules: Rules) -> Option<&'static str> {
+    match kind {
+        "text" => Some("text"),
+        "input_text" | "output_text" if rules == Rules::Custom => Some("text"),
+        "refusal" => Some("refusal"),
+        "thinking" => Some("thinking"),
+        "tool_reference" => Some("name"),
+        _ => None,
+    }
+}
+
+/// A content part; `None` for one without text where that is allowed.
+fn read(part: Value, role: &str) -> Result<Option<Part>, PromptError> {
+    let rules = Rules::of(role);
+    let lenient = rules == Rules::Custom;
+    let mut part = match part {
+        Value::String(text) if lenient => return Ok(Some(Part::Text(text))),
+        Value::Object(part) => part,
+        _ => return Err(refused("a content part is no object")),
+    };
+    let Some(Value::String(kind)) = part.shift_remove("type") else {
+        return Err(refused("a content part has no type: expected a string"));
+    };
+    if part.get("uuid").is_some_and(|id| !id.is_null()) {
+        // Those are media that were sent before.
+        return Err(unsupported(format!("a content part of type {kind} with a uuid")));
+    }
+    let Some(key) = text_key(&kind, rules) else {
+        return Err(unsupported(format!("a content part of type {kind}")));
+    };
+    match part.shift_remove(key) {
+        Some(Value::String(name)) if kind == "tool_reference" => Ok(Some(Part::ToolReference(name))),
+        Some(Value::String(text)) => Ok(Some(Part::Text(text))),
+        Some(Value::Null) | None if lenient => Ok(None),
+        _ => Err(refused(format!("a content part of type {kind} has no {key}: expected a string"))),
+    }
+}
+
+/// The line that one client writes above its instructions, and that is different in each request. The engine drops it,
+/// or it would find none of the rest in its cache.
+fn without_billing_header(parts: Vec<Part>) -> Vec<Part> {
+    let rest = |part| match part {
+        Part::Text(text) if text.starts_with("x-anthropic-billing-header") => {
+            let rest = text.split_once('\n').map_or("", |(_, rest)| rest);
+            (!rest.is_empty()).then(|| Part::Text(rest.to_owned()))
+        }
+        other => Some(other),
+    };
+    parts.into_iter().filter_map(rest).collect()
+}
+
+/// Content in the form that the template wants.
+fn content(parts: Vec<Part>, role: &str, format: ContentFormat) -> Value {
+    let all_text = parts.iter().all(|part| matches!(part, Part::Text(_)));
+    // Tool results are one text for every template: few expect parts there.
+    if format == ContentFormat::Parts && !(role == "tool" && all_text) {
+        return parts
+            .into_iter()
+            .map(|part| match part {
+                Part::Text(text) => json!({"type": "text", "text": text}),
+                Part::ToolReference(name) => json!({"type": "tool_reference", "name": name}),
+            })
+            .collect();
+    }
+    let texts = parts.into_iter().map(|part| match part {
+        Part::Text(text) | Part::ToolReference(text) => text,
+    });
+    let texts: Vec<String> = texts.filter(|text| format == ContentFormat::Parts || !text.is_empty()).collect();
+    texts.join("\n").into()
+}
+
+/// Tool calls with their arguments as objects: clients send them as JSON in a string.
+fn tool_calls(calls: Option<Value>) -> Result<Vec<Value>, PromptError> {
+    match calls {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::Array(calls)) => calls.into_iter().map(tool_call).collect(),
+        Some(Value::Object(none)) if none.is_empty() => Ok(Vec::new()),
+        Some(Value::String(none)) if none.is_empty() => Ok(Vec::new()),
+        Some(_) => Err(refused("tool_calls is no list")),
+    }
+}
+
+fn tool_call(call: Value) -> Result<Value, PromptError> {
+    let text = |object: &mut Map<String, Value>, key: &str| match object.shift_remove(key) {
+        Some(Value::String(text)) => Ok(text),
+        _ => Err(refused(format!("a tool call has no {key}: expected a string"))),
+    };
+    let Value::Object(mut call) = call else { return Err(refused("a tool call is no object")) };
+    let (id, kind) = (text(&mut call, "id")?, text(&mut call, "type")?);
+    let (Some(Value::Object(mut function)), "function") = (call.shift_remove("function"), kind.as_str()) else {
+        return Err(refused("a tool call has no function: expected an object, and type \"function\""));
+    };
+    let (name, arguments) = (text(&mut function, "name")?, text(&mut function, "arguments")?);
+    if let Some(number) = number::unlike_python(&arguments) {
+        return Err(unsupported(format!("the number {number} in a tool call")));
+    }
+    // What is not an object counts as none, so that one bad call does not end a conversation.
+    let arguments: Map<String, Value> = match serde_json::from_str(&arguments) {
+        Ok(Value::Object(arguments)) => arguments,
+        Ok(_) => Map::new(),
+        // Texts that the engine reads and this reader does not.
+        Err(_) if arguments.contains("\\u") || arguments.len() > DEPTH_MATTERS => {
+            return Err(unsupported("a tool call whose arguments are not plain json"));
+        }
+        Err(_) => Map::new(),
+    };
+    Ok(json!({"id": id, "function": {"arguments": arguments, "name": name}, "type": kind}))
+}
+
+/// Shorter texts cannot be nested deeper than both readers go.
+const DEPTH_MATTERS: usize = 128;
+
+/// Gives developer messages to a template that does not know the role: they become system messages, and several of
+/// those become one, which is the first message.
+fn developers_as_system(mut conversation: Vec<Map<String, Value>>) -> Vec<Map<String, Value>> {
+    for turn in conversation.iter_mut().filter(|turn| is(turn, "developer")) {
+        turn.insert("role".into(), "system".into());
+        turn.shift_remove("tools");
+    }
+    if !conversation.iter().skip(1).any(|turn| is(turn, "system")) {
+        return conversation;
+    }
+    let (system, others): (Vec<_>, Vec<_>) = conversation.into_iter().partition(|turn| is(turn, "system"));
+    let texts: Vec<String> = system.iter().filter_map(|turn| turn.get("content")).map(as_text).collect();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).filter(|text| !text.is_empty()).collect();
+    let mut merged = Map::new();
+    merged.insert("role".into(), "system".into());
+    merged.insert("content".into(), texts.join("\n\n").into());
+    [vec![merged], others].concat()
+}
+
+fn as_text(content: &Value) -> String {
+    match content {
+        Value::Array(parts) => {
+            let texts = parts.iter().filter_map(|part| part.get("text")?.as_str());
+            texts.collect::<Vec<_>>().join("\n")
+        }
+        other => other.as_str().unwrap_or_default().to_owned(),
+    }
+}

@@ -1,0 +1,107 @@
+//! What the router remembers between decisions, and what it does with it under its lock.
+//!
+//! [`State::choose`] looks and [`State::reserve`] remembers: a choice that is not reserved leaves no trace.
+
+use kv_blocks::Moment;
+
+use crate::{
+    Job, Policy, ReservationId, RoutingSettings, TargetLoad,
+    choice::Choice,
+    choose::{order, pick},
+    ledger::{Account, Ledger, Load},
+    policy::{Contender, Rules, Scene, Standing},
+    rates::RateBook,
+    survey::Surveyed,
+};
+
+/// What a reply is taken to be long when nobody says, and at most: limits that clients send are no forecasts.
+const EXPECTED_OUTPUT_TOKENS: u32 = 200;
+const EXPECTED_OUTPUT_MOST: u32 = 1024;
+
+/// Load, learned rates and the policies' memory.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) ledger: Ledger,
+    pub(crate) rates: RateBook,
+    pub(crate) rules: Rules,
+}
+
+impl State {
+    /// Prices the contenders and picks one. Changes nothing but what the passing of time changes by itself.
+    pub(crate) fn choose<'a>(
+        &mut self,
+        now: Moment,
+        job: &Job<'_>,
+        policy: Policy,
+        settings: &RoutingSettings,
+        surveyed: Vec<Surveyed<'a>>,
+    ) -> Choice<'a> {
+        let output = job.expected_output_tokens.unwrap_or(EXPECTED_OUTPUT_TOKENS);
+        let overlap_weight = job.overrides.overlap_weight.unwrap_or(settings.overlap_weight);
+        let temperature = job.overrides.temperature.unwrap_or(settings.temperature);
+        self.ledger.pass(now);
+        let targets = surveyed.iter().map(|surveyed| surveyed.candidate.target);
+        let newcomer_cold_tokens = self.ledger.newcomer_cold_tokens(now, targets);
+        let scene = Scene {
+            random: job.random,
+            overlap_weight: if overlap_weight.is_finite() { overlap_weight.clamp(0.0, 100.0) } else { 1.0 },
+            medium_weights: settings.medium_weights,
+            prompt_tokens: job.prompt_tokens,
+            expected_output_tokens: output.clamp(1, EXPECTED_OUTPUT_MOST),
+            contenders: surveyed
+                .into_iter()
+                .map(|surveyed| Contender { standing: self.standing(now, &surveyed, newcomer_cold_tokens), surveyed })
+                .collect(),
+        };
+        let rule = self.rules.of(policy);
+        let prices = rule.price(&scene);
+        let order = order(&prices, job.random);
+        let place = if rule.draws() { pick(&prices, &order, temperature, job.random) } else { 0 };
+        Choice { unit: rule.unit(), policy, newcomer_cold_tokens, scene, prices, order, place }
+    }
+
+    /// Counts the request's load on the winner.
+    pub(crate) fn reserve(&mut self, now: Moment, job: &Job<'_>, choice: &Choice<'_>) -> ReservationId {
+        let targets = choice.scene.contenders.iter().map(Contender::target);
+        self.ledger.admit(now, targets, choice.newcomer_cold_tokens);
+        let winner = choice.winner();
+        if job.pin.is_none() {
+            // Who was asked for by name has not used up a turn.
+            let model = &winner.surveyed.candidate.namespace.model;
+            self.rules.of(choice.policy).chosen(model, winner.target());
+        }
+        self.ledger.open(now, load(job, winner))
+    }
+
+    fn standing(&self, now: Moment, surveyed: &Surveyed<'_>, newcomer_cold_tokens: f64) -> Standing {
+        let target = surveyed.candidate.target;
+        let account = self.ledger.account(target);
+        let known = |figure: fn(&Account, Moment) -> f64| account.map_or(0.0, |account| figure(account, now));
+        let load = account.map_or_else(TargetLoad::default, Account::load);
+        let new_blocks =
+            account.map_or_else(|| surveyed.blocks.count(), |account| account.new_blocks(&surveyed.blocks));
+        Standing {
+            load,
+            backlog_ms: known(Account::backlog_ms),
+            decode_tokens: account.map_or(0, Account::decode_tokens),
+            work_ms: known(Account::work_ms),
+            cold_tokens: account.map_or(newcomer_cold_tokens, |account| account.cold_tokens(now)),
+            last_dispatch: account.map_or(0, Account::last_dispatch),
+            blocks_after: load.decode_blocks + new_blocks,
+            rates: self.rates.of(target.worker),
+        }
+    }
+}
+
+fn load(job: &Job<'_>, winner: &Contender<'_>) -> Load {
+    let Contender { surveyed, standing } = winner;
+    Load {
+        target: surveyed.candidate.target,
+        prompt_tokens: job.prompt_tokens,
+        uncached_tokens: surveyed.uncached_tokens,
+        prefill_ms: standing.rates.prefill_ms(f64::from(surveyed.uncached_tokens)),
+        interleave_ms: standing.rates.step_ms(standing.load.decode_sequences, standing.decode_tokens),
+        blocks: surveyed.blocks.clone(),
+        answer: job.answer,
+    }
+}

@@ -1,0 +1,162 @@
+//! Asking who would get a request gives the answer that sending it then gives, and leaves no trace.
+
+mod fleet;
+
+use contract_id::contract;
+use fleet::{Ask, BLOCK, Fleet, ask, at_ms, candidate, target, tokens};
+use kv_blocks::{Moment, Tier, WorkerId};
+use proptest::prelude::*;
+use routing::{Answer, CacheSource, Decision, Overrides, Pin, Policy, Rates, TargetLoad};
+
+/// One step in the life of a fleet.
+#[derive(Clone, Debug)]
+enum Step {
+    Send { topic: u32, blocks: u32, policy: Policy, random: u64, whole: bool, pin: Option<u32> },
+    FirstToken(usize),
+    Done(usize),
+    Failed(usize),
+    Stored { worker: u32, topic: u32, blocks: u32 },
+    Joins,
+}
+
+fn policies() -> impl Strategy<Value = Policy> {
+    prop::sample::select(Policy::ALL.to_vec())
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let send = (1..4u32, 0..12u32, policies(), any::<u64>(), any::<bool>(), prop::option::of(1..4u32)).prop_map(
+        |(topic, blocks, policy, random, whole, pin)| Step::Send { topic, blocks, policy, random, whole, pin },
+    );
+    let stored =
+        (1..4u32, 1..4u32, 1..10u32).prop_map(|(worker, topic, blocks)| Step::Stored { worker, topic, blocks });
+    let place = || 0..8usize;
+    prop::collection::vec(
+        prop_oneof![
+            4 => send,
+            1 => place().prop_map(Step::FirstToken),
+            1 => place().prop_map(Step::Done),
+            1 => place().prop_map(Step::Failed),
+            1 => stored,
+            1 => Just(Step::Joins),
+        ],
+        1..24,
+    )
+}
+
+/// Everything of a decision that is not a measured time.
+fn told(decision: &Decision) -> String {
+    format!("{:?}", Decision { hash_us: 0.0, lookup_us: 0.0, decide_us: 0.0, ..decision.clone() })
+}
+
+/// Everything that can be asked of a fleet.
+fn state(fleet: &Fleet) -> (usize, Vec<(TargetLoad, Rates)>, String) {
+    let of = |worker| (fleet.router.load(target(worker)), fleet.router.rates(WorkerId(worker)));
+    let index = format!("{:?} {:?}", fleet.index.stats(), fleet.index.digest());
+    (fleet.router.leases(), (1..=6).map(of).collect(), index)
+}
+
+proptest! {
+    #[test]
+    #[contract("DY28")]
+    fn a_preview_is_the_decision_that_follows_and_changes_nothing(
+        steps in steps(),
+        topic in 1..4u32,
+        tail in 0..BLOCK,
+        policy in policies(),
+        random in any::<u64>(),
+        temperature in prop::sample::select(vec![0.0, 0.7]),
+    ) {
+        // Two fleets with one life; in one of them every request is asked about before it is sent.
+        let [asked, unasked] = [(); 2].map(|()| {
+            let mut fleet = Fleet::with(3, Policy::Warm);
+            fleet.candidates[2].cache = CacheSource::Predicted;
+            fleet
+        });
+        let mut fleets = [asked, unasked];
+        let mut open = [Vec::new(), Vec::new()];
+        for (n, step) in steps.iter().enumerate() {
+            let now = at_ms(n as u64 * 37);
+            for (which, (fleet, open)) in fleets.iter_mut().zip(&mut open).enumerate() {
+                live(fleet, open, now, step, which == 0);
+            }
+        }
+        let now = at_ms(steps.len() as u64 * 37);
+        let mut prompt = tokens(topic, 6);
+        prompt.extend((0..tail).map(|i| 7_000_000 + i));
+        let overrides = Overrides { temperature: Some(temperature), ..Overrides::default() };
+        let request = Ask { policy: Some(policy), random, overrides, ..ask(prompt) };
+        let [asked, unasked] = &fleets;
+        // What the passing of time does happens with or without a question.
+        asked.router.tick(now);
+        unasked.router.tick(now);
+        let before = state(asked);
+        let preview = asked.preview(now, &request).expect("all are free");
+        asked.potential_loads(now, &request);
+        prop_assert_eq!(&state(asked), &before);
+        let sent = asked.plan(now, &request).decision;
+        prop_assert_eq!(told(&preview), told(&sent));
+        prop_assert_eq!(told(&preview), told(&unasked.plan(now, &request).decision));
+    }
+}
+
+fn live(fleet: &mut Fleet, open: &mut Vec<routing::ReservationId>, now: Moment, step: &Step, asks_first: bool) {
+    let taken = |open: &mut Vec<_>, place: usize| (place < open.len()).then(|| open.remove(place));
+    match step {
+        Step::Send { topic, blocks, policy, random, whole, pin } => {
+            let request = Ask {
+                policy: Some(*policy),
+                random: *random,
+                answer: if *whole { Answer::Whole } else { Answer::Streamed },
+                pin: pin.map(|worker| Pin { worker: WorkerId(worker), rank: None }),
+                ..ask(tokens(*topic, *blocks))
+            };
+            if asks_first {
+                fleet.preview(now, &request).expect("all are free");
+            }
+            open.push(fleet.plan(now, &request).reservation);
+        }
+        Step::FirstToken(place) => {
+            if let Some(id) = open.get(*place) {
+                fleet.router.first_token(now, *id);
+            }
+        }
+        Step::Done(place) => {
+            if let Some(id) = taken(open, *place) {
+                fleet.router.done(now, id);
+            }
+        }
+        Step::Failed(place) => {
+            if let Some(id) = taken(open, *place) {
+                fleet.router.failed(now, id);
+            }
+        }
+        Step::Stored { worker, topic, blocks } => fleet.stored(*worker, &tokens(*topic, *blocks), Tier::Device),
+        Step::Joins => {
+            let next = u32::try_from(fleet.candidates.len()).expect("few workers") + 1;
+            if next <= 6 {
+                fleet.index.register(target(next), "m".into());
+                fleet.candidates.push(candidate(next));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_preview_uses_up_no_turn() {
+    let fleet = Fleet::with(3, Policy::RoundRobin);
+    let request = ask(tokens(1, 2));
+    for turn in 1..=3 {
+        for _ in 0..5 {
+            assert_eq!(fleet.preview(Moment::START, &request).expect("free").winner, target(turn));
+        }
+        assert_eq!(fleet.goes_to(Moment::START, &request), turn);
+    }
+}
+
+#[test]
+fn a_preview_is_refused_as_the_request_would_be() {
+    let mut fleet = Fleet::with(1, Policy::DynamoCost);
+    fleet.candidates.clear();
+    let refusal = fleet.preview(Moment::START, &ask(tokens(1, 2))).expect_err("nobody is there");
+    assert_eq!(refusal.policy, Policy::DynamoCost);
+}

@@ -1,0 +1,101 @@
+//! `warmroute doctor`.
+
+use std::{process::ExitCode, time::Duration};
+
+use clap::Args;
+use doctor::{Check, Options, Probe, Report, Status, USUAL_TIMEOUT};
+
+use crate::{cli::ServeArgs, output, serve, settings, wire_up};
+
+/// Longest time for one worker that can be asked for, in seconds.
+const LONGEST_TIMEOUT_S: u64 = 600;
+
+/// The flags of `serve`, so that a command line is checked by one word in place of the other, and a few of its own.
+#[derive(Args, Debug)]
+#[group(skip)]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    pub(crate) serve: ServeArgs,
+    /// Print one JSON object on stdout and nothing else.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Also print what is fine and what was skipped.
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+    /// Send no requests to the engines: what only they can tell is skipped.
+    #[arg(long)]
+    pub(crate) no_probe: bool,
+    /// Longest time for one worker.
+    #[arg(long, value_name = "SECONDS", default_value_t = USUAL_TIMEOUT.as_secs(),
+          value_parser = clap::value_parser!(u64).range(1..=LONGEST_TIMEOUT_S))]
+    pub(crate) timeout: u64,
+}
+
+/// Exit code 0 when no check failed, 1 when one did, that of `serve` for settings with which it would not start.
+pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
+    let settings = match serve::checked(&args.serve) {
+        Ok((settings, _)) => settings,
+        Err(problems) => {
+            if args.json {
+                let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+                print_json(&doctor::bad_configuration(&problems));
+            }
+            return settings::refuse(&problems);
+        }
+    };
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            output::err(&format!("warmroute doctor: the runtime could not be started: {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    let surroundings = wire_up::surroundings(&settings, settings::api_key(&args.serve).is_some());
+    let options = Options {
+        probe: if args.no_probe { Probe::Nothing } else { Probe::Send },
+        timeout: Duration::from_secs(args.timeout),
+    };
+    let report = runtime.block_on(doctor::diagnose(&settings, &surroundings, options));
+    // Loading a tokenizer cannot be cut short, and nobody waits for it any more.
+    runtime.shutdown_background();
+    if args.json {
+        print_json(&report);
+    } else {
+        print_lines(&report, args.verbose);
+    }
+    if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn print_json(report: &Report) {
+    output::out(&serde_json::to_string(report).unwrap_or_default());
+}
+
+fn print_lines(report: &Report, verbose: bool) {
+    print_checks("router", &report.checks, verbose);
+    for worker in &report.workers {
+        print_checks(&worker.name, &worker.checks, verbose);
+    }
+}
+
+/// One line per check that is not as it should be, its fix below it, then how many went how.
+fn print_checks(subject: &str, checks: &[Check], verbose: bool) {
+    for check in checks {
+        if !verbose && matches!(check.status, Status::Ok | Status::Skip) {
+            continue;
+        }
+        output::out(&format!("{subject}: {:4} {} {}", check.status.as_str(), check.id, line(check)));
+        if let Some(fix) = &check.fix {
+            output::out(&format!("    fix: {fix}"));
+        }
+    }
+    let count = |status| checks.iter().filter(|check| check.status == status).count();
+    let (ok, warn, fail, skip) = (count(Status::Ok), count(Status::Warn), count(Status::Fail), count(Status::Skip));
+    output::out(&format!("{subject}: {ok} ok, {warn} to look at, {fail} failed, {skip} skipped"));
+}
+
+fn line(check: &Check) -> String {
+    match (&check.found, &check.expected) {
+        (Some(found), Some(expected)) => format!("(found {found}, expected {expected}): {}", check.message),
+        _ => check.message.clone(),
+    }
+}

@@ -1,0 +1,13 @@
+//! What was predicted is compared with what came of it, shown, and acted on.
+
+#![allow(clippy::unwrap_used, reason = "a set-up that does not work is a failed test")]
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod figures;
+mod fitness;
+mod liar;
+mod lost_events;
+mod trust;
+mod without_usage;

@@ -1,0 +1,31 @@
+"""Writes a causal language model with random weights around a given tokenizer: make_model.py TOKENIZER_DIR OUT."""
+
+import pathlib
+import shutil
+import sys
+
+import torch
+from tokenizers import Tokenizer
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+source, out = map(pathlib.Path, sys.argv[1:3])
+out.mkdir(parents=True, exist_ok=True)
+for name in ("tokenizer.json", "tokenizer_config.json"):
+    shutil.copy(source / name, out / name)
+tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
+torch.manual_seed(7)
+# Attention on the CPU has kernels for heads of 32, 64, 96 and 128, so 4 heads of 32 are the least.
+config = Qwen2Config(
+    vocab_size=tokenizer.get_vocab_size(),
+    hidden_size=128,
+    intermediate_size=384,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=8192,
+    tie_word_embeddings=True,
+    bos_token_id=None,
+    eos_token_id=tokenizer.token_to_id("<|im_end|>"),
+    pad_token_id=tokenizer.token_to_id("<|endoftext|>"),
+)
+Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(out, safe_serialization=True)
