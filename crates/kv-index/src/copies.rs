@@ -20,7 +20,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::{blocks::BlockKey, owner::Name};
+use crate::table::Spot;
 
 /// Blocks of one target that are counted; a further one is held once, however often it is stored.
 const MAX_COUNTED: usize = 4096;
@@ -40,30 +40,39 @@ struct Counted {
 struct Trust {
     /// It ends with this removal.
     lapses: u64,
-    /// What the engine calls the block.
-    name: Name,
 }
 
 /// The counted blocks of one target. Each of them is held on the device.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     /// Bounded: [`MAX_COUNTED`].
-    counted: HashMap<BlockKey, Counted>,
+    counted: HashMap<Spot, Counted>,
     /// What is on trust, by the removal it ends with.
-    lapses: BTreeSet<(u64, BlockKey)>,
+    lapses: BTreeSet<(u64, Spot)>,
     spares: u64,
     /// Removals announced so far.
     removals: u64,
 }
 
 impl Copies {
+    /// Whether no block is counted.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.counted.is_empty()
+    }
+
     /// Blocks counted.
     pub(crate) fn len(&self) -> u64 {
         self.counted.len() as u64
     }
 
+    /// The blocks counted.
+    #[cfg(test)]
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = Spot> {
+        self.counted.keys().copied()
+    }
+
     /// A held block was stored once more, as a further copy.
-    pub(crate) fn add(&mut self, key: BlockKey) {
+    pub(crate) fn add(&mut self, key: Spot) {
         if self.counted.len() >= MAX_COUNTED && !self.counted.contains_key(&key) {
             return;
         }
@@ -76,7 +85,7 @@ impl Copies {
     }
 
     /// The target has the block for sure: its credit is not on trust.
-    pub(crate) fn believe(&mut self, key: BlockKey) {
+    pub(crate) fn believe(&mut self, key: Spot) {
         let Some(counted) = self.counted.get_mut(&key) else { return };
         if let Some(trust) = counted.trust.take() {
             self.lapses.remove(&(trust.lapses, key));
@@ -86,19 +95,19 @@ impl Copies {
         }
     }
 
-    /// The target announced that something is gone.
-    pub(crate) fn note_removal(&mut self) {
-        self.removals = self.removals.saturating_add(1);
+    /// The target announced that so many blocks are gone.
+    pub(crate) fn note_removals(&mut self, blocks: u64) {
+        self.removals = self.removals.saturating_add(blocks);
     }
 
     /// Takes one copy of a block of which there are more; the others are on trust from now on. `held`: blocks on the
     /// target's device. Returns whether there were more.
-    pub(crate) fn take(&mut self, key: BlockKey, name: Name, held: u64) -> bool {
+    pub(crate) fn take(&mut self, key: Spot, held: u64) -> bool {
         let Some(counted) = self.counted.get_mut(&key).filter(|counted| counted.spare > 0) else { return false };
         counted.spare -= 1;
         self.spares -= 1;
         let lapses = self.removals.saturating_add(held).saturating_add(self.spares);
-        if let Some(earlier) = counted.trust.replace(Trust { lapses, name }) {
+        if let Some(earlier) = counted.trust.replace(Trust { lapses }) {
             self.lapses.remove(&(earlier.lapses, key));
         }
         self.lapses.insert((lapses, key));
@@ -106,69 +115,65 @@ impl Copies {
     }
 
     /// The next block whose credit is over; the caller takes it from the target.
-    pub(crate) fn lapsed(&mut self) -> Option<(BlockKey, Name)> {
+    pub(crate) fn lapsed(&mut self) -> Option<Spot> {
         let (lapses, key) = *self.lapses.first()?;
         if lapses > self.removals {
             return None;
         }
-        let name = self.forget(key)?.name;
-        Some((key, name))
+        self.forget(key);
+        Some(key)
     }
 
     /// Removals may have been lost: counts nothing twice, and returns what is on trust, for the caller to take it from
     /// the target.
-    pub(crate) fn doubt(&mut self) -> Vec<(BlockKey, Name)> {
-        let on_trust = |(key, counted): (BlockKey, Counted)| counted.trust.map(|trust| (key, trust.name));
+    pub(crate) fn doubt(&mut self) -> Vec<Spot> {
+        let on_trust = |(key, counted): (Spot, Counted)| counted.trust.map(|_| key);
         let lapsed = self.counted.drain().filter_map(on_trust).collect();
         self.lapses.clear();
         self.spares = 0;
         lapsed
     }
 
+    /// The target does not hold any block of a run any more.
+    pub(crate) fn leave_run(&mut self, run: u32) {
+        let blocks: Vec<_> = self.counted.keys().filter(|block| block.run == run).copied().collect();
+        blocks.into_iter().for_each(|block| self.forget(block));
+    }
+
     /// The target does not hold the block any more.
-    pub(crate) fn leave(&mut self, key: BlockKey) {
+    pub(crate) fn leave(&mut self, key: Spot) {
         self.forget(key);
     }
 
-    fn forget(&mut self, key: BlockKey) -> Option<Trust> {
-        let counted = self.counted.remove(&key)?;
+    fn forget(&mut self, key: Spot) {
+        let Some(counted) = self.counted.remove(&key) else { return };
         self.spares -= u64::from(counted.spare);
-        let trust = counted.trust?;
-        self.lapses.remove(&(trust.lapses, key));
-        Some(trust)
+        if let Some(trust) = counted.trust {
+            self.lapses.remove(&(trust.lapses, key));
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use kv_blocks::{BlockSize, EngineHash, Namespace, SequenceHash};
-
     use super::*;
-    use crate::spaces::Spaces;
 
-    fn key(number: u64) -> BlockKey {
-        let block_size = BlockSize::new(1).unwrap();
-        let identity = kv_blocks::Identity::Tokens;
-        let namespace = Namespace { model: "m".into(), lora: None, salt: None, block_size, identity };
-        BlockKey { space: Spaces::default().enter(namespace), hash: SequenceHash(number) }
-    }
-
-    fn name(number: u64) -> Name {
-        (EngineHash(number), BlockSize::new(1).unwrap())
+    fn key(number: u32) -> Spot {
+        Spot { run: number / 100, at: number % 100 }
     }
 
     #[test]
     fn counted_blocks_and_copies_are_bounded() {
         let mut copies = Copies::default();
-        for number in 0..2 * MAX_COUNTED as u64 {
+        for number in 0..2 * u32::try_from(MAX_COUNTED).unwrap() {
             for _ in 0..100 {
                 copies.add(key(number));
             }
         }
         assert_eq!(copies.len(), MAX_COUNTED as u64);
-        let taken = (0..100).filter(|_| copies.take(key(0), name(0), 1)).count();
+        let taken = (0..100).filter(|_| copies.take(key(0), 1)).count();
         assert_eq!(taken, usize::from(MAX_SPARE));
-        assert!(!copies.take(key(2 * MAX_COUNTED as u64 - 1), name(0), 1), "held once only");
+        assert!(!copies.take(key(2 * u32::try_from(MAX_COUNTED).unwrap() - 1), 1), "held once only");
     }
 
     #[test]
@@ -177,12 +182,12 @@ mod tests {
         for number in 0..4 {
             copies.add(key(number));
             copies.add(key(number));
-            assert!(copies.take(key(number), name(number), 1));
+            assert!(copies.take(key(number), 1));
         }
         copies.leave(key(0));
         copies.believe(key(1));
         for _ in 0..100 {
-            copies.note_removal();
+            copies.note_removals(1);
         }
         let lapsed = std::iter::from_fn(|| copies.lapsed()).count();
         assert_eq!(lapsed, 2);

@@ -2,35 +2,117 @@
 //!
 //! Updates come in per target and in the order of the target's stream; lookups ask how many leading blocks of a prompt
 //! each target holds. Blocks are keyed by our own hashes over tokens inside a namespace; what an engine calls them only
-//! resolves parents and removals of that same target.
+//! resolves parents and removals.
 //!
-//! One lock guards it all. Whatever could take long (a dump, forgetting a big target, pruning) takes it for a few
-//! thousand entries at a time, so that lookups never wait for more than that.
+//! # What it promises
 //!
-//! The index does not know about sockets, sequence numbers or time: a moment comes in with every call that needs one.
+//! - **Exact.** For each target the longest contiguous prefix it holds over all tiers, and how many blocks of it each tier
+//!   has: also with holes in the middle of a chain, removals in any order, repeated announcements and restarts.
+//! - **Never too much.** A target is never credited with a block its own stream did not announce, unless the entry is marked
+//!   as unconfirmed (speculative or predicted). Whatever goes wrong (no room, unknown parent, contradiction) loses credit.
+//! - **Readers take no lock and write nothing.** A lookup sees the structure as it was at one moment. The argument is in
+//!   [the protocol](#the-protocol-between-readers-and-the-writer) below.
+//! - **A hard budget.** Memory stays within [`IndexSettings::memory_budget`]: what is only expected goes first, then the
+//!   oldest ends of chains, counted as shed. Nothing else ends a confirmed entry: no time to live, no number of entries.
+//! - **A query creates no state**, and nothing here knows about sockets, sequence numbers or clocks: a moment comes in with
+//!   every call that needs one.
 //!
-//! **Invariant**: a target is never credited with a block its own stream did not announce, unless the entry is marked as
-//! unconfirmed (speculative or predicted). Whatever goes wrong (no room, unknown parent, contradiction) loses credit.
-//! **Invariant**: a query creates no state.
+//! # How it is built
+//!
+//! A *run* is a stretch of up to 8192 consecutive blocks of one chain, shared by all who hold any of it. Where chains part, a
+//! new run hangs on a block of the old one, which stays whole. A run knows its hashes and its holders: bits of those who
+//! hold all of it, numbers of those who hold some leading blocks, spans for holes and other tiers. One table for all
+//! namespaces finds a block's run by its hash. A block that nobody holds stays as long as one behind it is held, so whatever
+//! is there has all its ancestors there too: a lookup searches instead of walking, and then goes from the root down along
+//! the few runs of its path.
+//!
+//! | module | what it does | who uses it |
+//! | --- | --- | --- |
+//! | `lines` | memory in lines of 64 bytes that is never given back; which of them are free | both |
+//! | `table` | from a key to run and block, 8 bytes a slot | both |
+//! | `runs` | heads, holders | both |
+//! | `lookup` | search, path, answer | readers |
+//! | `writer` | runs come, grow, shrink and go | the writer |
+//! | `books` | targets, events, promises, budget | the writer |
+//! | `names`, `orphans`, `copies` | what engines call blocks, what waits for its parent, what is held twice | the writer |
+//! | `snapshot` | the file | [`KvIndex::save`], [`KvIndex::load`] |
+//!
+//! # What it costs
+//!
+//! A distinct block takes 8 bytes of hash and about 12 in the table; a run 64 for its head and about 50 in the books. A
+//! further holder takes a bit, or 4 bytes in a run it holds in part. What an engine calls a block, where that is not its
+//! hash, takes about 20 bytes per block and family of engines. `docs/benchmarks/index.md` has what was measured.
+//!
+//! # Trade-offs
+//!
+//! - One writer at a time. A change of one run holds up readers of that run, for the time of rewriting its holders.
+//! - A lookup's time grows with the number of runs on its path, not with its depth. A prompt whose turns were stored by many
+//!   targets in turn has as many runs.
+//! - Memory once taken is used again, not given back to the system.
+//! - [`KvIndex::digest`] and [`KvIndex::save`] go through everything under the writer's lock; lookups go on.
+//!
+//! # The protocol between readers and the writer
+//!
+//! Readers read directory, table lines, heads, hashes and areas, all of them atomic words in memory that stays; the writer is
+//! one at a time behind a lock.
+//!
+//! 1. *Nothing is read out of bounds.* Whatever number a reader comes by, `Chunks::words` gives words of a chunk that exists, or
+//!    nothing; what the words mean is checked afterwards.
+//! 2. *A head is read whole.* `Heads::begin` stores an odd version and then fences (release); `Heads::end` stores the words and
+//!    then the next even version (release). `Heads::read` loads the version (acquire), the words, fences (acquire), and loads
+//!    the version again: had it seen a word of a change, it would see that change's odd version or a later one.
+//! 3. *An answer is of one moment.* A lookup keeps the head of every run on its path, reads their hashes and areas, fences
+//!    (acquire), and compares all versions again. If none has changed, there was a moment, after the last head was read and
+//!    before the first was compared, at which all were as read. Hashes and areas change only between `begin` and `end` of
+//!    their run, so they belong to that moment too. Else the lookup starts over.
+//! 4. *Lines that serve a new purpose do not deceive.* Lines are given back after the version (or the directory) says so, and
+//!    `Extents` fences (release) before anything is written into lines that changed hands. Who reads such a word, and then
+//!    fences (acquire), sees the version changed: points 2, 3 and 5 catch it. Heads never change hands; a run's number that
+//!    is used again goes on counting its versions.
+//! 5. *A block that stays is found.* A table entry keeps its word until it is removed or its segment is resized. A resized
+//!    segment has all its entries before the directory names it (release); a reader that found nothing fences (acquire) and
+//!    reads the directory again. If the word is the same, the lines were that segment's all along.
+//! 6. *A candidate is no answer.* An entry has 22 bits of the key; the reader compares namespace, depth and hash with the run.
+//!    So an entry that is about to be made or removed, and one of a run that was shortened, does no harm.
+//! 7. *Ends.* A path has ever smaller depths, so it ends whatever is torn. Readers wait only for the change of one run, and
+//!    start over only when the writer made progress.
+//! 8. *Numbers that come round* (32-bit versions, 16-bit states of a segment) could deceive a reader that sleeps between two of
+//!    its loads for exactly as many changes.
+//!
+//! # Rules of their own
 //!
 //! **Copies.** Engines hold the same block twice now and then: it is stored twice and removed twice. They also repeat what
 //! they have announced, and nothing tells the two apart. On the device a block stored again counts as a copy more, unless
 //! an event from the root repeats it; the first removal leaves the block credited on trust, for as many further removals
 //! as the cache holds blocks. The whole rule is in `copies.rs`. Other tiers are plain sets.
 //!
+//! **Orphans.** What hangs on a block that is not known waits, bounded, until that block comes; it is never taken for the
+//! beginning of a sequence.
+//!
 //! **Trust.** A target whose announcements turned out wrong can be told to go by predictions alone, see
 //! [`KvIndex::trust`].
 
-mod blocks;
+mod atomic;
+mod books;
 mod copies;
+mod guarded;
 mod index;
-mod owner;
-mod parted;
-mod predictions;
+mod lines;
+mod lookup;
+mod names;
+mod orphans;
+mod overlaps;
 mod report;
+mod runs;
+#[cfg(test)]
+mod schedules;
+mod snapshot;
 mod spaces;
-mod state;
+mod table;
+mod writer;
 
-pub use index::{IndexSettings, KvIndex};
-pub use predictions::Promised;
+pub use books::{Loaded, Promised, Saved};
+pub use index::{IndexSettings, KvIndex, SpaceKey};
+pub use lookup::{Matches, Slot};
 pub use report::{Applied, DumpPlace, DumpRow, IndexStats, Overlap, TargetDigest, TierBlocks};
+pub use snapshot::SnapshotError;

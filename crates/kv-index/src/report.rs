@@ -35,15 +35,6 @@ impl TierBlocks {
     pub fn total(&self) -> u32 {
         self.device + self.host + self.disk + self.remote + self.speculative
     }
-
-    pub(crate) fn add(&mut self, tier: Tier) {
-        *match tier {
-            Tier::Device => &mut self.device,
-            Tier::Host => &mut self.host,
-            Tier::Disk => &mut self.disk,
-            Tier::Remote => &mut self.remote,
-        } += 1;
-    }
 }
 
 /// What one target holds of a prompt: its longest contiguous run of leading blocks.
@@ -55,6 +46,9 @@ pub struct Overlap {
     pub blocks: TierBlocks,
     /// The run by the target's own announcements, by tier; for a trusted target the same as `blocks`.
     pub announced: TierBlocks,
+    /// Blocks of `blocks` present in each tier, in the order of [`Tier::ALL`], a block in two tiers counting in both.
+    /// Source: contract MC4.
+    pub present: [u32; 4],
 }
 
 /// Totals.
@@ -76,7 +70,7 @@ pub struct IndexStats {
     pub bytes: u64,
     /// Bytes allowed.
     pub budget_bytes: u64,
-    /// Blocks refused for lack of room, ever.
+    /// Blocks let go or refused for lack of room, ever.
     pub shed: u64,
 }
 
@@ -116,6 +110,8 @@ pub struct DumpRow {
 /// How far a dump has come; the default is its beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DumpPlace {
-    /// The next part.
-    pub(crate) part: usize,
+    /// The next run.
+    pub(crate) run: u32,
+    /// The next of its blocks.
+    pub(crate) at: u32,
 }

@@ -1,23 +1,17 @@
 //! Namespaces by number.
 //!
-//! A namespace lives as long as a block, an alias or an unconfirmed entry is in it: salts are chosen by clients, so the
+//! A namespace lives as long as a run of blocks is in it: salts are chosen by clients, so the
 //! number of namespaces that have ever been must not cost memory.
 
 use std::{collections::HashMap, fmt::Write, sync::Arc};
 
 use kv_blocks::{Identity, Namespace};
 use sha2::{Digest, Sha256};
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::Xxh3;
 
 /// Number of a namespace while it is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SpaceId(u32);
-
-impl SpaceId {
-    pub(crate) fn number(self) -> u32 {
-        self.0
-    }
-}
 
 /// A namespace in use.
 #[derive(Debug)]
@@ -28,6 +22,13 @@ pub(crate) struct Space {
     pub(crate) salt_digest: Option<Arc<str>>,
     uses: u64,
     bytes: u64,
+}
+
+impl Space {
+    /// The namespace's key in an index with this secret.
+    pub(crate) fn key(&self, secret: u64) -> u64 {
+        key(&self.namespace, secret)
+    }
 }
 
 /// All namespaces in use.
@@ -49,12 +50,12 @@ impl Spaces {
     }
 
     /// The number of a namespace, with one use more.
-    pub(crate) fn enter(&mut self, namespace: Namespace) -> SpaceId {
-        if let Some(id) = self.find(&namespace) {
+    pub(crate) fn enter(&mut self, namespace: &Namespace) -> SpaceId {
+        if let Some(id) = self.find(namespace) {
             self.keep(id);
             return id;
         }
-        let namespace = Arc::new(namespace);
+        let namespace = Arc::new(namespace.clone());
         let names = namespace.model.len() + length(&namespace.lora) + length(&namespace.salt);
         let bytes = 256 + names as u64;
         let space = Space {
@@ -95,6 +96,12 @@ impl Spaces {
         }
     }
 
+    /// All namespaces in use, with how often.
+    #[cfg(test)]
+    pub(crate) fn uses(&self) -> std::collections::BTreeMap<SpaceId, u64> {
+        self.by_namespace.values().map(|id| (*id, self.get(*id).uses)).collect()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.by_namespace.len()
     }
@@ -108,19 +115,30 @@ fn length(text: &Option<Arc<str>>) -> usize {
     text.as_ref().map_or(0, |text| text.len())
 }
 
+/// A namespace as one number, that nobody can aim at who does not know `secret`.
+pub(crate) fn key(namespace: &Namespace, secret: u64) -> u64 {
+    let mut hash = Xxh3::with_seed(secret);
+    feed(namespace, |bytes| hash.update(bytes));
+    hash.digest()
+}
+
 fn digest(namespace: &Namespace) -> u64 {
-    let mut bytes = Vec::new();
+    let mut hash = Xxh3::new();
+    feed(namespace, |bytes| hash.update(bytes));
+    hash.digest()
+}
+
+fn feed(namespace: &Namespace, mut take: impl FnMut(&[u8])) {
     for part in [Some(&namespace.model), namespace.lora.as_ref(), namespace.salt.as_ref()] {
         // The length in front, and one more than the length for what is there, keeps the parts apart.
-        bytes.extend((part.map_or(0, |part| part.len() as u64 + 1)).to_le_bytes());
-        bytes.extend(part.map_or(&b""[..], |part| part.as_bytes()));
+        take(&part.map_or(0, |part| part.len() as u64 + 1).to_le_bytes());
+        take(part.map_or(&b""[..], |part| part.as_bytes()));
     }
-    bytes.extend(namespace.block_size.tokens().to_le_bytes());
-    bytes.push(match namespace.identity {
+    take(&namespace.block_size.tokens().to_le_bytes());
+    take(&[match namespace.identity {
         Identity::Tokens => 0,
         Identity::TextPrefix => 1,
-    });
-    xxh3_64(&bytes)
+    }]);
 }
 
 fn salt_digest(salt: &str) -> Arc<str> {

@@ -2,83 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+mod sequence;
+
+use std::{collections::HashMap, sync::Arc};
 
 use contract_id::contract;
-use kv_blocks::{
-    BlockSize, DpRank, EngineHash, HashScheme, Identity, IndexUpdate, Moment, Namespace, Removed, SequenceHash, Stored,
-    Target, Tier, WorkerId,
-};
-use kv_index::{Applied, DumpPlace, DumpRow, IndexSettings, KvIndex, TierBlocks};
-
-const NOW: Moment = Moment::START;
-
-fn target(worker: u32) -> Target {
-    Target { worker: WorkerId(worker), rank: DpRank(0) }
-}
-
-fn size() -> BlockSize {
-    BlockSize::new(4).unwrap()
-}
-
-fn tokens(blocks: std::ops::Range<u32>) -> Vec<u32> {
-    (blocks.start * 4..blocks.end * 4).collect()
-}
-
-fn chain(blocks: u32) -> Vec<SequenceHash> {
-    HashScheme::default().chain(None, &tokens(0..blocks), size())
-}
-
-fn plain() -> Namespace {
-    Namespace { model: Arc::from("m"), lora: None, salt: None, block_size: size(), identity: Identity::Tokens }
-}
-
-fn salted(salt: &str) -> Namespace {
-    Namespace { salt: Some(Arc::from(salt)), ..plain() }
-}
-
-/// Blocks of the sequence of tokens 0, 1, 2 and so on; the engine calls block n `n + 1`.
-fn store(blocks: std::ops::Range<u32>) -> Stored {
-    Stored {
-        hashes: blocks.clone().map(|block| EngineHash(u64::from(block) + 1)).collect(),
-        parent: (blocks.start > 0).then(|| EngineHash(blocks.start.into())),
-        tokens: tokens(blocks),
-        block_size: size(),
-        lora: None,
-        salt: None,
-        tier: Tier::Device,
-    }
-}
-
-fn remove(names: &[u64], tier: Tier) -> IndexUpdate {
-    IndexUpdate::Removed(Removed { hashes: names.iter().map(|name| EngineHash(*name)).collect(), tier })
-}
-
-fn index_of(settings: IndexSettings) -> KvIndex {
-    let index = KvIndex::new(settings);
-    for worker in 0..3 {
-        index.register(target(worker), Arc::from("m"));
-    }
-    index
-}
-
-fn index() -> KvIndex {
-    index_of(IndexSettings::default())
-}
-
-fn put(index: &KvIndex, worker: u32, stored: Stored) -> Applied {
-    index.apply(target(worker), &IndexUpdate::Stored(stored))
-}
-
-fn held(index: &KvIndex, worker: u32, namespace: &Namespace, blocks: u32) -> TierBlocks {
-    let overlaps = index.lookup(namespace, &chain(blocks), NOW);
-    overlaps.iter().find(|overlap| overlap.target == target(worker)).map_or(TierBlocks::default(), |found| found.blocks)
-}
-
-fn dump(index: &KvIndex) -> Vec<DumpRow> {
-    let mut place = DumpPlace::default();
-    std::iter::from_fn(|| index.dump(&mut place)).flatten().collect()
-}
+use kv_blocks::{BlockSize, EngineHash, HashScheme, Identity, IndexUpdate, Namespace, Stored, Tier};
+use kv_index::{Applied, DumpPlace, KvIndex, TierBlocks};
+use sequence::*;
 
 #[test]
 #[contract("V9", "DY18")]
@@ -218,18 +149,6 @@ fn queries_create_no_state() {
 }
 
 #[test]
-fn salts_leave_with_their_blocks() {
-    let index = index();
-    let empty = index.stats().bytes;
-    for number in 0..10_000 {
-        put(&index, 0, Stored { salt: Some(Arc::from(format!("salt {number}"))), ..store(0..1) });
-        index.apply(target(0), &IndexUpdate::Cleared);
-    }
-    let stats = index.stats();
-    assert_eq!((stats.namespaces, stats.bytes), (0, empty));
-}
-
-#[test]
 fn a_name_that_means_something_else_now_takes_its_old_block_along() {
     let index = index();
     put(&index, 0, store(0..1));
@@ -239,38 +158,6 @@ fn a_name_that_means_something_else_now_takes_its_old_block_along() {
     // Nothing could remove the old block any more.
     assert_eq!(held(&index, 0, &plain(), 1).total(), 0);
     assert_eq!(index.stats().memberships, 1);
-}
-
-#[test]
-fn names_of_departed_blocks_are_bounded() {
-    let index = index();
-    put(&index, 0, store(0..1));
-    let settled = index.stats().bytes;
-    for name in 10..20_000 {
-        let mut once = store(1..2);
-        once.hashes = vec![EngineHash(name)];
-        once.tokens = vec![u32::try_from(name).unwrap(); 4];
-        put(&index, 0, once);
-        index.apply(target(0), &remove(&[name], Tier::Device));
-    }
-    assert_eq!(index.stats().memberships, 1);
-    assert!(index.stats().bytes < settled + 4200 * 64, "{}", index.stats().bytes);
-}
-
-#[test]
-fn at_the_budget_blocks_are_shed_and_nothing_is_credited_that_is_not_there() {
-    let index = index_of(IndexSettings { memory_budget: 10_000, ..IndexSettings::default() });
-    let applied = put(&index, 0, store(0..200));
-    assert!(applied.applied > 0 && applied.ignored > 0, "{applied:?}");
-    assert_eq!(applied.applied + applied.ignored, 200);
-    let stats = index.stats();
-    assert_eq!(stats.shed, u64::from(applied.ignored));
-    assert!(stats.bytes <= stats.budget_bytes);
-    assert_eq!(held(&index, 0, &plain(), 200).device, applied.applied);
-    // What is held may be announced again, and removals make room.
-    assert_eq!(put(&index, 0, store(0..1)).applied, 1);
-    index.apply(target(0), &IndexUpdate::Cleared);
-    assert_eq!(put(&index, 0, store(0..1)).applied, 1);
 }
 
 #[test]
@@ -291,81 +178,6 @@ fn a_target_that_changes_its_model_starts_empty() {
     assert_eq!(index.blocks_per_tier(target(0))[0], 2);
     index.register(target(0), Arc::from("other"));
     assert_eq!(index.blocks_per_tier(target(0))[0], 0);
-}
-
-#[test]
-#[contract("V14", "V15")]
-fn a_speculative_entry_counts_until_confirmed_or_expired() {
-    let index = index();
-    let ttl = Duration::from_secs(2);
-    index.speculate(target(0), &plain(), &chain(4), NOW, ttl);
-    assert_eq!(held(&index, 0, &plain(), 8), TierBlocks { speculative: 4, ..TierBlocks::default() });
-    put(&index, 0, store(0..2));
-    assert_eq!(held(&index, 0, &plain(), 8), TierBlocks { device: 2, speculative: 2, ..TierBlocks::default() });
-    assert_eq!((index.stats().speculative, index.stats().memberships), (2, 2));
-    let later = NOW + ttl;
-    assert_eq!(index.lookup(&plain(), &chain(8), later)[0].blocks.total(), 2);
-    index.expire(later);
-    assert_eq!(index.stats().speculative, 0);
-    // What was confirmed and then removed does not come back as an expectation.
-    index.apply(target(0), &IndexUpdate::Cleared);
-    assert_eq!(held(&index, 0, &plain(), 8).total(), 0);
-}
-
-#[test]
-#[contract("V15")]
-fn a_second_request_of_a_burst_finds_the_first_ones_target() {
-    let index = index();
-    assert!(index.lookup(&plain(), &chain(3), NOW).is_empty());
-    index.speculate(target(1), &plain(), &chain(3), NOW, Duration::from_secs(2));
-    let overlaps = index.lookup(&plain(), &chain(3), NOW);
-    assert_eq!((overlaps.len(), overlaps[0].target, overlaps[0].blocks.total()), (1, target(1), 3));
-}
-
-#[test]
-fn unconfirmed_entries_are_no_content() {
-    let index = index();
-    index.predict(target(0), &plain(), &chain(3), NOW, Duration::from_secs(120));
-    assert_eq!((index.stats().predicted, index.stats().speculative), (3, 0));
-    assert!(index.digest().is_empty());
-    assert_eq!(index.blocks_per_tier(target(0)), [0; 4]);
-    assert_eq!(dump(&index), []);
-    // Prediction needs no registration: such workers have no stream.
-    index.predict(target(8), &plain(), &chain(1), NOW, Duration::from_secs(120));
-    assert_eq!(held(&index, 8, &plain(), 1).speculative, 1);
-    index.remove_worker(WorkerId(8));
-    assert_eq!(held(&index, 8, &plain(), 1).speculative, 0);
-}
-
-#[test]
-fn predictions_are_bounded_and_the_least_recently_used_go_first() {
-    let index =
-        index_of(IndexSettings { prediction_max_blocks: 10, prune_target_ratio: 0.5, ..IndexSettings::default() });
-    let ttl = Duration::from_secs(120);
-    for worker in 0..3 {
-        index.predict(target(worker), &plain(), &chain(3), NOW, ttl);
-    }
-    // The oldest is used again, then a fourth does not fit: half is left, the ends of chains first.
-    index.predict(target(0), &plain(), &chain(3), NOW, ttl);
-    index.predict(target(7), &plain(), &chain(3), NOW, ttl);
-    let found = |worker| held(&index, worker, &plain(), 3).speculative;
-    assert_eq!([0, 1, 2, 7].map(found), [3, 0, 2, 3]);
-    // A chain longer than the bound keeps its front.
-    index.predict(target(7), &plain(), &chain(50), NOW, ttl);
-    assert_eq!(found(7), 3);
-    assert_eq!(held(&index, 7, &plain(), 50).speculative, 10);
-    assert_eq!(index.stats().predicted, 10);
-}
-
-#[test]
-fn confirmed_blocks_push_unconfirmed_ones_out_of_the_budget() {
-    let index = index_of(IndexSettings { memory_budget: 20_000, ..IndexSettings::default() });
-    index.predict(target(1), &plain(), &chain(1000), NOW, Duration::from_secs(120));
-    assert!(index.stats().predicted > 0);
-    assert!(index.stats().bytes <= 20_000);
-    let applied = put(&index, 0, store(0..200));
-    assert!(applied.applied > 50);
-    assert_eq!(index.stats().predicted, 0);
 }
 
 #[test]
@@ -417,73 +229,45 @@ fn a_dump_comes_in_small_pieces_and_lets_updates_in_between() {
     let (mut next, mut pieces) = (20_000, 0);
     while let Some(rows) = index.dump(&mut place) {
         pieces += 1;
-        assert!(rows.len() < 200, "{}", rows.len());
+        assert!(rows.len() <= 256, "{}", rows.len());
         for row in rows {
             *seen.entry(row.hash).or_insert(0) += 1;
         }
         // Blocks come and go meanwhile: the even ones of the first thousand leave, others join at the end.
-        if pieces <= 500 {
-            index.apply(target(0), &remove(&[2 * pieces], Tier::Device));
-            put(&index, 0, store(next..next + 5));
-            next += 5;
+        if pieces <= 10 {
+            let even: Vec<_> = (0..50).map(|number| 2 * (50 * (pieces - 1) + number)).collect();
+            index.apply(target(0), &remove(&even, Tier::Device));
+            put(&index, 0, store(next..next + 500));
+            next += 500;
         }
     }
+    assert!(pieces > 20);
     assert!(seen.values().all(|times| *times == 1), "nothing comes twice");
     let stayed = chain(20_000).into_iter().enumerate().filter(|(block, _)| *block >= 1000 || block % 2 == 0);
     assert!(stayed.into_iter().all(|(_, hash)| seen.contains_key(&hash)), "nothing that stayed is missing");
 }
 
 #[test]
-fn what_a_refused_request_promised_is_taken_back() {
+fn a_dump_of_blocks_that_hundreds_hold_comes_in_small_pieces_too() {
     let index = index();
-    let ttl = Duration::from_secs(120);
-    let promised = index.predict(target(0), &plain(), &chain(6), NOW, ttl);
-    put(&index, 0, store(0..2));
-    index.retract(promised.clone());
-    // What the engine has said stays.
-    assert_eq!(held(&index, 0, &plain(), 6), TierBlocks { device: 2, ..TierBlocks::default() });
-    assert_eq!(index.stats().predicted, 0);
-    // Once more changes nothing, not even what came in since.
-    index.predict(target(0), &plain(), &chain(6), NOW, ttl);
-    index.retract(promised);
-    assert_eq!(held(&index, 0, &plain(), 6).speculative, 4);
-}
-
-#[test]
-fn what_another_request_renewed_stays_when_the_first_one_is_refused() {
-    let index = index();
-    let ttl = Duration::from_secs(2);
-    let long = index.speculate(target(0), &plain(), &chain(6), NOW, ttl);
-    let short = index.speculate(target(0), &plain(), &chain(3), NOW, ttl);
-    index.speculate(target(1), &plain(), &chain(6), NOW, ttl);
-    index.retract(long);
-    assert_eq!([0, 1].map(|worker| held(&index, worker, &plain(), 6).speculative), [3, 6]);
-    // All of a burst refused, in the order it was sent: nothing stays.
-    index.retract(short);
-    assert_eq!([0, 1].map(|worker| held(&index, worker, &plain(), 6).speculative), [0, 6]);
-}
-
-#[test]
-fn a_big_target_is_forgotten_whole_and_nobody_else_with_it() {
-    let index = index();
-    let ttl = Duration::from_secs(120);
-    for worker in 0..2 {
-        put(&index, worker, store(0..10_000));
-        put(&index, worker, Stored { tier: Tier::Host, ..store(0..3) });
-        let other = salted("s");
-        for from in 0..20 {
-            index.predict(target(worker), &other, &chain(20_000)[from * 1000..][..1000], NOW, ttl);
-        }
+    for worker in 0..300 {
+        index.register(target(worker), Arc::from("m"));
+        put(&index, worker, store(0..50 + worker % 7));
+        put(&index, worker, Stored { tier: Tier::Host, ..store(0..2) });
     }
-    index.apply(target(0), &IndexUpdate::Cleared);
-    assert_eq!(index.blocks_per_tier(target(0)), [0, 3, 0, 0]);
-    assert_eq!(index.stats().predicted, 20_000);
-    index.clear(target(0));
-    assert_eq!(index.blocks_per_tier(target(0)), [0; 4]);
-    assert_eq!(index.blocks_per_tier(target(1)), [10_000, 3, 0, 0]);
-    index.remove_worker(WorkerId(1));
-    let stats = index.stats();
-    assert_eq!((stats.bytes, stats.memberships, stats.predicted), (0, 0, 0));
+    let mut place = DumpPlace::default();
+    let mut rows = Vec::new();
+    while let Some(piece) = index.dump(&mut place) {
+        assert!(piece.len() <= 256 + 600, "{}", piece.len());
+        rows.extend(piece.into_iter().map(|row| (row.target, row.tier, row.depth, row.parent)));
+    }
+    let held: u32 = (0..300).map(|worker| 50 + worker % 7 + 2).sum();
+    assert_eq!(rows.len(), held as usize);
+    rows.sort_unstable();
+    rows.dedup();
+    assert_eq!(rows.len(), held as usize, "nothing comes twice");
+    let chain = chain(60);
+    assert!(rows.iter().all(|(_, _, depth, parent)| *parent == depth.checked_sub(1).map(|at| chain[at as usize])));
 }
 
 #[test]

@@ -189,7 +189,7 @@ mod tests {
         };
         let found = |blocks| {
             let announced = TierBlocks { device: 3, remote: 4, ..TierBlocks::default() };
-            let overlaps = vec![Overlap { target: candidate.target, blocks, announced }];
+            let overlaps = vec![Overlap { target: candidate.target, blocks, announced, present: [0; 4] }];
             let group = Group { namespace: &namespace, fingerprint: 0, chain: None, overlaps, hash_us: 0.0 };
             let found = surveyed(&job, &candidate, &group);
             (found.predicted_cached_tokens, found.announced_cached_tokens)

@@ -1,6 +1,10 @@
 //! Builds the router out of its parts. Nothing is decided here: parts are made, handed to each other, and started.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+    time::Duration,
+};
 
 use admin::{Access, AdminParts, Doctor, DryRun, Token};
 use config::{BlockHashKind, Listen, Settings};
@@ -101,6 +105,7 @@ fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener)
         memory_budget: settings.kv_events.memory_budget,
         prediction_max_blocks: settings.kv_events.prediction.max_blocks,
         prune_target_ratio: settings.kv_events.prediction.prune_target_ratio,
+        secret: RandomState::new().hash_one("index"),
     }));
     let router = Arc::new(Router::new(routing(&settings), Arc::clone(&index)));
     let ring = Arc::new(Ring::new(RingLimits {

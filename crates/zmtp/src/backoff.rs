@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 const FIRST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(5);
+/// The longest wait after an attempt. A publisher that was away for long is read again at most this long after it is
+/// back, so that its worker is back in use, followed by its events, within three seconds.
+const LONGEST: Duration = Duration::from_secs(2);
 /// A connection that lasted this long was a good one. Shorter ones do not reset the wait, or a peer that accepts
 /// everybody and then breaks off would be called ten times a second for ever.
 const GOOD: Duration = Duration::from_secs(1);
@@ -14,7 +16,7 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// The wait after a connection that lasted `lasted` (zero: it could not be made).
+    /// The wait after a connection that lasted `lasted` (zero: it could not be made); never more than [`LONGEST`].
     pub(crate) fn after(&mut self, lasted: Duration) -> Duration {
         let wait = if lasted >= GOOD { FIRST } else { self.next.unwrap_or(FIRST) };
         self.next = Some((wait * 2).min(LONGEST));
@@ -27,11 +29,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_five_seconds_and_start_again_after_a_good_connection() {
+    fn waits_double_up_to_two_seconds_and_start_again_after_a_good_connection() {
         let mut backoff = Backoff::default();
         let waits: Vec<u128> = (0..8).map(|_| backoff.after(Duration::ZERO).as_millis()).collect();
-        assert_eq!(waits, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
-        assert_eq!(backoff.after(Duration::from_millis(999)).as_millis(), 5000);
+        assert_eq!(waits, [100, 200, 400, 800, 1600, 2000, 2000, 2000]);
+        assert_eq!(backoff.after(Duration::from_millis(999)).as_millis(), 2000);
         assert_eq!(backoff.after(GOOD).as_millis(), 100);
         assert_eq!(backoff.after(Duration::ZERO).as_millis(), 200);
     }

@@ -70,7 +70,7 @@ impl Pub {
         Ok((Self { shared, link }, bound))
     }
 
-    /// Feeds one subscriber that listens; connects again after 100 ms, doubling up to 5 s.
+    /// Feeds one subscriber that listens; connects again after 100 ms, doubling up to 2 s.
     pub fn connect(endpoint: &Endpoint, settings: PubSettings) -> Result<Self, EndpointError> {
         let address = endpoint.to_address()?;
         let shared = Arc::new(Shared::new(settings));

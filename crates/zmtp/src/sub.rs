@@ -61,7 +61,7 @@ enum Mode {
 
 impl Sub {
     /// Follows one publisher. Nothing happens before [`Sub::next`], which connects, and connects again after 100 ms,
-    /// doubling up to 5 s.
+    /// doubling up to 2 s.
     pub fn connect(endpoint: &Endpoint, topics: &[&[u8]], limits: Limits) -> Result<Self, EndpointError> {
         Ok(Self(Mode::Connects(Box::new(Connecting {
             dial: Dial { address: endpoint.to_address()?, limits },

@@ -55,18 +55,20 @@ impl Stream {
 
     /// Stores the blocks of `prefix` from number `from` on.
     pub(crate) fn store(&mut self, prefix: &[u32], from: usize) {
-        if self.store_in(Tier::Device, prefix, from).orphans > 0 {
+        // What hangs on nothing waits for its parent, and the plain answers know nothing of that.
+        if from > 0 && !self.holds(&prefix[..from]) {
             return;
         }
+        self.store_in(Tier::Device, prefix, from);
         for end in from + 1..=prefix.len() {
             self.set.insert(prefix[..end].to_vec());
-            self.seen.insert(prefix[..end].to_vec());
             *self.counter.entry(prefix[..end].to_vec()).or_default() += 1;
         }
     }
 
     /// The same in any tier, which the plain answers do not see.
-    pub(crate) fn store_in(&self, tier: Tier, prefix: &[u32], from: usize) -> Applied {
+    pub(crate) fn store_in(&mut self, tier: Tier, prefix: &[u32], from: usize) -> Applied {
+        self.seen.extend((from + 1..=prefix.len()).map(|end| prefix[..end].to_vec()));
         let stored = Stored {
             hashes: (from + 1..=prefix.len()).map(|end| name(&prefix[..end])).collect(),
             parent: (from > 0).then(|| name(&prefix[..from])),

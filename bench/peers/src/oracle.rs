@@ -1,0 +1,47 @@
+//! The plain answer that every index is held against.
+
+use kv_blocks::SequenceHash;
+use rustc_hash::FxHashSet;
+
+use crate::workload::{Change, Step, Workload};
+
+/// What is right for one query.
+#[derive(Debug)]
+pub(crate) struct Expected {
+    /// The query's place in the workload's steps.
+    pub(crate) step: usize,
+    /// Every target that holds the first block, with the leading blocks it holds, in the order of targets.
+    pub(crate) pairs: Vec<(u32, u32)>,
+}
+
+/// The right answers of every `every`th query of the workload, beginning with the first.
+///
+/// One set of blocks a target, and each prompt walked block by block: nothing to get wrong, and holes would be exact too.
+pub(crate) fn answers(workload: &Workload, every: usize) -> Vec<Expected> {
+    let mut held: Vec<FxHashSet<SequenceHash>> = vec![FxHashSet::default(); workload.targets];
+    let mut expected = vec![];
+    let mut queries = 0;
+    for (step, what) in workload.steps.iter().enumerate() {
+        match *what {
+            Step::Change(Change::Stored { target, chain, start, end }) => {
+                let chain = workload.rolling(workload.span(chain));
+                held[target as usize].extend(&chain[start as usize..end as usize]);
+            }
+            Step::Change(Change::Removed { target, blocks }) => {
+                for hash in workload.removed(blocks) {
+                    held[target as usize].remove(hash);
+                }
+            }
+            Step::Query(chain) => {
+                if queries % every == 0 {
+                    let chain = workload.rolling(workload.span(chain));
+                    let depth = |held: &FxHashSet<_>| chain.iter().take_while(|hash| held.contains(*hash)).count();
+                    let all = held.iter().enumerate().map(|(target, held)| (target as u32, depth(held) as u32));
+                    expected.push(Expected { step, pairs: all.filter(|(_, depth)| *depth > 0).collect() });
+                }
+                queries += 1;
+            }
+        }
+    }
+    expected
+}

@@ -1,0 +1,42 @@
+//! What the standing state costs, in bytes asked of the allocator.
+
+use crate::{counted, index::Index, workload::Workload};
+
+/// Changes turned into events at a time, so that few events are alive beside the index.
+const AT_ONCE: usize = 64;
+
+/// Bytes of one index.
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Memory {
+    /// Of the empty index.
+    pub(crate) empty_bytes: i64,
+    /// What the state adds to that, the writer's part included.
+    pub(crate) state_bytes: i64,
+    /// Pairs of block and target in the state.
+    pub(crate) memberships: usize,
+    /// Distinct blocks in the state.
+    pub(crate) distinct: usize,
+}
+
+impl Memory {
+    /// Bytes per pair of block and target.
+    pub(crate) fn per_membership(&self) -> f64 {
+        self.state_bytes as f64 / self.memberships as f64
+    }
+}
+
+/// Applies the whole workload. Only right in a process that counts ([`counted::count`]) and where no other index was
+/// before: some give memory back late.
+pub(crate) fn memory<I: Index>(workload: &Workload) -> Memory {
+    let changes = [workload.warm_changes(), workload.measured_changes()].concat();
+    let before = counted::live_bytes();
+    let (index, mut writer) = I::empty(workload.targets);
+    let empty_bytes = counted::live_bytes() - before;
+    for some in changes.chunks(AT_ONCE) {
+        index.apply(&mut writer, &mut I::events(workload, some));
+        index.settle(&mut writer);
+    }
+    let state_bytes = counted::live_bytes() - before - empty_bytes;
+    drop((index, writer));
+    Memory { empty_bytes, state_bytes, memberships: workload.memberships, distinct: workload.distinct }
+}

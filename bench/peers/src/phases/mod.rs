@@ -1,0 +1,57 @@
+//! What is done to one index, and how long it takes.
+//!
+//! - [`check`]: the workload step by step, answers held against the oracle; nothing is timed.
+//! - [`standing`]: the changes alone, then the queries against the state they leave.
+//! - [`with_writer`]: one reader and one writer at once.
+//! - [`memory`]: what the state costs.
+
+mod check;
+mod memory;
+mod standing;
+mod with_writer;
+
+use crate::{
+    index::Index,
+    random::Random,
+    workload::{Change, Span, Workload},
+};
+
+pub(crate) use check::{Mismatch, check};
+pub(crate) use memory::{Memory, memory};
+pub(crate) use standing::change_rate;
+pub(crate) use with_writer::with_writer;
+
+/// The two cores the phases run on; the first does alone what needs one.
+pub(crate) type Cores = [usize; 2];
+
+/// A workload as one index takes it.
+pub(crate) struct Prepared<'w, I: Index> {
+    workload: &'w Workload,
+    prompts: I::Prompts<'w>,
+    measured: Vec<Span>,
+}
+
+impl<'w, I: Index> Prepared<'w, I> {
+    pub(crate) fn new(workload: &'w Workload) -> Self {
+        Self { workload, prompts: I::prompts(workload), measured: workload.measured_prompts() }
+    }
+
+    /// The measured prompts in random order, another one for each pass: the processor learns an order it has seen.
+    fn shuffled(&self, pass: usize) -> Vec<Span> {
+        let mut order = self.measured.clone();
+        Random::new(pass as u64).shuffle(&mut order);
+        order
+    }
+
+    fn events(&self, changes: &[Change]) -> Vec<I::Event<'w>> {
+        I::events(self.workload, changes)
+    }
+
+    /// An index in the state that the measuring begins with.
+    fn warm(&self) -> (std::sync::Arc<I>, I::Writer) {
+        let (index, mut writer) = I::empty(self.workload.targets);
+        index.apply(&mut writer, &mut self.events(&self.workload.warm_changes()));
+        index.settle(&mut writer);
+        (index, writer)
+    }
+}

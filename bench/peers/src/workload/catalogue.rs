@@ -1,0 +1,121 @@
+//! The workloads by name.
+
+use std::{path::Path, str::FromStr};
+
+use super::{
+    Workload,
+    records::{self, TraceError},
+    replay::{Placement, replay},
+    synthetic, toolagent,
+};
+
+/// How much of a workload is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Size {
+    Full,
+    /// A quarter: for a first look, and to see that everything runs.
+    Quick,
+}
+
+/// How to make one workload.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recipe {
+    pub(crate) name: &'static str,
+    source: Source,
+    targets: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    /// Chat: a trace.
+    Conversation(Replay),
+    /// Tools and agents: a trace where there is one, otherwise drawn.
+    ToolAgent(Replay),
+    /// Chains of this depth, in blocks.
+    Synthetic(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Replay {
+    /// Blocks a target holds at most.
+    capacity: usize,
+    placement: Placement,
+}
+
+/// A workload that cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WorkloadError {
+    /// A name that is none.
+    #[error("workload {name:?} is unknown: expected one of {}", Recipe::names())]
+    Unknown { name: String },
+    /// It replays a trace, and no folder was given.
+    #[error("workload {name} replays a trace: give its folder with --traces DIR")]
+    NoTraces { name: &'static str },
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+}
+
+const CONVERSATION: &[&str] = &["mooncake-conversation.jsonl", "conversation_trace.jsonl"];
+const TOOL_AGENT: &[&str] = &["mooncake-toolagent.jsonl", "toolagent_trace.jsonl"];
+
+/// Few big caches, each prompt where it fits best; or many small ones, in turn.
+const AFFINE: Replay = Replay { capacity: 32_768, placement: Placement::Affine };
+const IN_TURN: Replay = Replay { capacity: 8_192, placement: Placement::RoundRobin };
+
+const ALL: [Recipe; 7] = [
+    Recipe { name: "conversation_w64", source: Source::Conversation(AFFINE), targets: 64 },
+    Recipe { name: "conversation_w512", source: Source::Conversation(IN_TURN), targets: 512 },
+    Recipe { name: "toolagent_w64", source: Source::ToolAgent(AFFINE), targets: 64 },
+    Recipe { name: "toolagent_w512", source: Source::ToolAgent(IN_TURN), targets: 512 },
+    Recipe { name: "synthetic_512", source: Source::Synthetic(512), targets: 64 },
+    Recipe { name: "synthetic_2048", source: Source::Synthetic(2048), targets: 64 },
+    Recipe { name: "synthetic_8192", source: Source::Synthetic(8192), targets: 64 },
+];
+
+impl FromStr for Recipe {
+    type Err = WorkloadError;
+
+    fn from_str(name: &str) -> Result<Self, WorkloadError> {
+        let found = ALL.iter().find(|recipe| recipe.name == name);
+        found.copied().ok_or_else(|| WorkloadError::Unknown { name: name.into() })
+    }
+}
+
+impl Recipe {
+    pub(crate) fn all() -> &'static [Self] {
+        &ALL
+    }
+
+    fn names() -> String {
+        ALL.map(|recipe| recipe.name).join(", ")
+    }
+
+    /// Whether it cannot be made without a trace.
+    pub(crate) fn needs_trace(&self) -> bool {
+        matches!(self.source, Source::Conversation(_))
+    }
+
+    /// Makes the workload. `traces`: the folder that holds the traces.
+    pub(crate) fn make(&self, traces: Option<&Path>, size: Size) -> Result<Workload, WorkloadError> {
+        let part = |all: usize| match size {
+            Size::Full => all,
+            Size::Quick => all / 4,
+        };
+        let (records, how) = match self.source {
+            Source::Synthetic(depth) => {
+                // Deep chains need fewer queries for the same number of blocks.
+                let queries = part(12_000.min(40_000_000 / depth));
+                return Ok(synthetic::draw(depth, part(1_000_000), queries, self.targets));
+            }
+            Source::Conversation(how) => {
+                let folder = traces.ok_or(WorkloadError::NoTraces { name: self.name })?;
+                (records::read(&records::find(folder, CONVERSATION)?)?, how)
+            }
+            Source::ToolAgent(how) => match traces.and_then(|folder| records::find(folder, TOOL_AGENT).ok()) {
+                Some(path) => (records::read(&path)?, how),
+                None => (toolagent::draw(toolagent::REQUESTS), how),
+            },
+        };
+        Ok(replay(&records[..part(records.len())], self.targets, how.capacity, how.placement))
+    }
+}

@@ -1,0 +1,149 @@
+//! The caches of the targets while a workload is drawn up: what they hold decides what their streams say.
+
+use std::collections::VecDeque;
+
+use kv_blocks::SequenceHash;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{Chain, Change, Span, Step, Workload};
+
+/// Targets of equal capacity that write down what they do.
+#[derive(Debug)]
+pub(super) struct Fleet {
+    pub(super) workload: Workload,
+    caches: Vec<Cache>,
+    now: u32,
+}
+
+/// A cache that evicts the least recently used blocks, and of one chain the last block first, as engines do. So whoever
+/// holds a block holds those before it too.
+#[derive(Debug, Default)]
+struct Cache {
+    /// When a block was last used.
+    used: FxHashMap<SequenceHash, u32>,
+    /// Uses in the order of time; one whose blocks were used again since is passed over.
+    uses: VecDeque<Use>,
+    capacity: usize,
+}
+
+/// The first `len` blocks of a chain were used at `at`.
+#[derive(Debug)]
+struct Use {
+    at: u32,
+    chain: Chain,
+    len: usize,
+}
+
+impl Fleet {
+    /// `capacity`: blocks a target holds at most; `None` for no bound.
+    pub(super) fn new(targets: usize, capacity: Option<usize>) -> Self {
+        let cache = || Cache { capacity: capacity.unwrap_or(usize::MAX), ..Cache::default() };
+        Self {
+            workload: Workload { targets, ..Workload::default() },
+            caches: (0..targets).map(|_| cache()).collect(),
+            now: 0,
+        }
+    }
+
+    /// Leading blocks of the chain that the target holds.
+    pub(super) fn depth(&self, target: usize, chain: Chain) -> usize {
+        let rolling = self.workload.rolling(self.workload.span(chain));
+        let used = &self.caches[target].used;
+        rolling.partition_point(|hash| used.contains_key(hash))
+    }
+
+    pub(super) fn query(&mut self, chain: Chain) {
+        self.workload.steps.push(Step::Query(chain));
+    }
+
+    /// The target uses the first `len` blocks of the chain: it evicts what it must and stores what it lacks.
+    pub(super) fn store(&mut self, target: usize, chain: Chain, len: usize) {
+        let len = len.min(self.caches[target].capacity);
+        let start = self.depth(target, chain).min(len);
+        self.now += 1;
+        let span = self.workload.span(chain);
+        let workload = &mut self.workload;
+        let cache = &mut self.caches[target];
+        for at in span.start..span.start + start {
+            cache.used.insert(workload.rolling[at], self.now);
+        }
+        let first = workload.removed.len();
+        cache.evict((cache.used.len() + len - start).saturating_sub(cache.capacity), workload);
+        let evicted = Span { start: first, len: workload.removed.len() - first };
+        for at in span.start + start..span.start + len {
+            cache.used.insert(workload.rolling[at], self.now);
+        }
+        cache.uses.push_back(Use { at: self.now, chain, len });
+        self.removed(target, evicted);
+        if len > start {
+            let change = Change::Stored { target: target as u32, chain, start: start as u32, end: len as u32 };
+            self.workload.steps.push(Step::Change(change));
+        }
+    }
+
+    /// The target forgets the chain's blocks past the first `keep`, the last one first.
+    pub(super) fn evict_tail(&mut self, target: usize, chain: Chain, keep: usize) {
+        let depth = self.depth(target, chain);
+        let span = self.workload.span(chain);
+        let first = self.workload.removed.len();
+        for at in (keep..depth).rev() {
+            let hash = self.workload.rolling[span.start + at];
+            self.caches[target].used.remove(&hash);
+            self.workload.removed.push(hash);
+        }
+        self.removed(target, Span { start: first, len: self.workload.removed.len() - first });
+    }
+
+    fn removed(&mut self, target: usize, blocks: Span) {
+        if blocks.len > 0 {
+            self.workload.steps.push(Step::Change(Change::Removed { target: target as u32, blocks }));
+        }
+    }
+
+    /// What was written down.
+    pub(super) fn finish(mut self) -> Workload {
+        self.workload.memberships = self.caches.iter().map(|cache| cache.used.len()).sum();
+        let distinct: FxHashSet<_> = self.caches.iter().flat_map(|cache| cache.used.keys()).collect();
+        self.workload.distinct = distinct.len();
+        self.workload
+    }
+}
+
+impl Cache {
+    /// Forgets the `count` least recently used blocks and writes them to the workload's removals.
+    fn evict(&mut self, mut count: usize, workload: &mut Workload) {
+        while count > 0 {
+            let Some(mut oldest) = self.uses.pop_front() else { break };
+            let start = workload.span(oldest.chain).start;
+            while oldest.len > 0 && count > 0 {
+                oldest.len -= 1;
+                let hash = workload.rolling[start + oldest.len];
+                if self.used.get(&hash) == Some(&oldest.at) {
+                    self.used.remove(&hash);
+                    workload.removed.push(hash);
+                    count -= 1;
+                }
+            }
+            if oldest.len > 0 {
+                self.uses.push_front(oldest);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_cache_evicts_the_least_recently_used_chain_last_block_first() {
+        let mut fleet = Fleet::new(1, Some(4));
+        let old = fleet.workload.add_chain([1, 2, 3]);
+        let new = fleet.workload.add_chain([1, 4, 5]);
+        fleet.store(0, old, 3);
+        fleet.store(0, new, 3);
+        assert_eq!((fleet.depth(0, old), fleet.depth(0, new)), (2, 3));
+        let last = fleet.workload.rolling(fleet.workload.span(old))[2];
+        assert_eq!(fleet.finish().removed, [last]);
+    }
+}

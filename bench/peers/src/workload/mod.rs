@@ -1,0 +1,154 @@
+//! What the indexes are put through: a list of queries and changes over flat lists of hashes.
+//!
+//! A workload is made before anything is measured. It says nothing about any index, and every index gets the same one.
+
+mod catalogue;
+mod fleet;
+mod records;
+mod replay;
+mod synthetic;
+mod toolagent;
+
+use kv_blocks::SequenceHash;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+pub(crate) use catalogue::{Recipe, Size, WorkloadError};
+
+const SEED: u64 = 1337;
+
+/// Where a list of blocks lies in the workload's hashes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub(crate) start: usize,
+    pub(crate) len: usize,
+}
+
+/// A chain by its number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chain(u32);
+
+/// What a target's stream says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Change {
+    /// The target now holds the blocks `start..end` of the chain, and those before them already.
+    Stored { target: u32, chain: Chain, start: u32, end: u32 },
+    /// The target holds these no more; the span lies in [`Workload::removed`].
+    Removed { target: u32, blocks: Span },
+}
+
+/// One thing that happens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    Query(Chain),
+    Change(Change),
+}
+
+/// A workload.
+#[derive(Debug, Default)]
+pub(crate) struct Workload {
+    pub(crate) targets: usize,
+    /// Hash of each block's content alone, chain after chain.
+    content: Vec<u64>,
+    /// Hash of each block and everything before it, in the same places.
+    rolling: Vec<SequenceHash>,
+    chains: Vec<Span>,
+    /// The blocks of all removals.
+    pub(crate) removed: Vec<SequenceHash>,
+    pub(crate) steps: Vec<Step>,
+    /// Steps before this one only build the state that the measuring begins with.
+    pub(crate) warm: usize,
+    /// Whether the changes after `warm` end in the state they began with, so that they can be applied again and again.
+    pub(crate) cyclic: bool,
+    /// Pairs of block and target at the end.
+    pub(crate) memberships: usize,
+    /// Distinct blocks that somebody holds at the end.
+    pub(crate) distinct: usize,
+}
+
+impl Workload {
+    pub(crate) fn span(&self, chain: Chain) -> Span {
+        self.chains[chain.0 as usize]
+    }
+
+    pub(crate) fn content(&self, span: Span) -> &[u64] {
+        &self.content[span.start..span.start + span.len]
+    }
+
+    pub(crate) fn all_content(&self) -> &[u64] {
+        &self.content
+    }
+
+    pub(crate) fn rolling(&self, span: Span) -> &[SequenceHash] {
+        &self.rolling[span.start..span.start + span.len]
+    }
+
+    pub(crate) fn removed(&self, span: Span) -> &[SequenceHash] {
+        &self.removed[span.start..span.start + span.len]
+    }
+
+    /// The changes that build the state.
+    pub(crate) fn warm_changes(&self) -> Vec<Change> {
+        changes(&self.steps[..self.warm])
+    }
+
+    /// The changes that are measured.
+    pub(crate) fn measured_changes(&self) -> Vec<Change> {
+        changes(&self.steps[self.warm..])
+    }
+
+    /// The prompts that are measured, in the order of the steps.
+    pub(crate) fn measured_prompts(&self) -> Vec<Span> {
+        let query = |step: &Step| match *step {
+            Step::Query(chain) => Some(self.span(chain)),
+            Step::Change(_) => None,
+        };
+        self.steps[self.warm..].iter().filter_map(query).collect()
+    }
+
+    /// Adds a chain given by the content of its blocks.
+    fn add_chain(&mut self, content: impl IntoIterator<Item = u64>) -> Chain {
+        let start = self.content.len();
+        let mut parent = None;
+        for block in content {
+            let hash = roll(parent, block);
+            self.content.push(block);
+            self.rolling.push(hash);
+            parent = Some(hash);
+        }
+        self.chains.push(Span { start, len: self.content.len() - start });
+        Chain(u32::try_from(self.chains.len() - 1).expect("a workload has fewer than 2^32 chains"))
+    }
+}
+
+impl Change {
+    /// Blocks stored or removed.
+    pub(crate) fn blocks(&self) -> usize {
+        match *self {
+            Self::Stored { start, end, .. } => (end - start) as usize,
+            Self::Removed { blocks, .. } => blocks.len,
+        }
+    }
+}
+
+/// The hash of a block and everything before it.
+fn roll(parent: Option<SequenceHash>, block: u64) -> SequenceHash {
+    SequenceHash(match parent {
+        None => block,
+        Some(parent) => hash_pair(parent.0, block),
+    })
+}
+
+fn hash_pair(first: u64, second: u64) -> u64 {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&first.to_le_bytes());
+    bytes[8..].copy_from_slice(&second.to_le_bytes());
+    xxh3_64_with_seed(&bytes, SEED)
+}
+
+fn changes(steps: &[Step]) -> Vec<Change> {
+    let change = |step: &Step| match *step {
+        Step::Change(change) => Some(change),
+        Step::Query(_) => None,
+    };
+    steps.iter().filter_map(change).collect()
+}

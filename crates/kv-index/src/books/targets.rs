@@ -1,0 +1,114 @@
+//! The targets the index knows, by slot.
+
+use std::{collections::HashMap, sync::Arc};
+
+use kv_blocks::{Target, Tier, WorkerId};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::{copies::Copies, runs::MAX_SLOTS};
+
+/// One target.
+#[derive(Debug)]
+pub(crate) struct Owner {
+    pub(crate) target: Target,
+    pub(crate) model: Option<Arc<str>>,
+    /// Whether lookups go by what it announces.
+    pub(crate) trusted: bool,
+    /// Confirmed blocks in each tier.
+    pub(crate) blocks: [u64; Tier::ALL.len()],
+    /// Confirmed blocks in any tier.
+    pub(crate) held: u64,
+    pub(crate) copies: Copies,
+}
+
+/// All targets.
+#[derive(Debug, Default)]
+pub(crate) struct Targets {
+    by_target: HashMap<Target, u32>,
+    slots: Vec<Option<Owner>>,
+    free: Vec<u32>,
+    /// Blocks whose copies are counted.
+    copied: u64,
+}
+
+/// A block whose copies are counted.
+const COPY_BYTES: u64 = 128;
+
+impl Targets {
+    pub(crate) fn find(&self, target: Target) -> Option<u32> {
+        self.by_target.get(&target).copied()
+    }
+
+    /// The slot of a target, a new one if it has none; `None` if there are no more.
+    pub(crate) fn find_or_add(&mut self, target: Target) -> Option<u32> {
+        if let Some(slot) = self.find(target) {
+            return Some(slot);
+        }
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None if self.slots.len() < MAX_SLOTS as usize => {
+                self.slots.push(None);
+                u32::try_from(self.slots.len() - 1).expect("less than `MAX_SLOTS`")
+            }
+            None => return None,
+        };
+        let copies = Copies::default();
+        self.slots[slot as usize] = Some(Owner { target, model: None, trusted: true, blocks: [0; 4], held: 0, copies });
+        self.by_target.insert(target, slot);
+        Some(slot)
+    }
+
+    /// The target must hold nothing and be expected to hold nothing.
+    pub(crate) fn forget(&mut self, slot: u32) {
+        if let Some(owner) = self.slots[slot as usize].take() {
+            self.by_target.remove(&owner.target);
+            self.copied -= owner.copies.len();
+            self.free.push(slot);
+        }
+    }
+
+    pub(crate) fn get(&self, slot: u32) -> &Owner {
+        self.slots[slot as usize].as_ref().expect("a target outlives what it holds")
+    }
+
+    /// Changes a target's copies and keeps the account.
+    pub(crate) fn copies<R>(&mut self, slot: u32, change: impl FnOnce(&mut Copies) -> R) -> R {
+        let copies = &mut self.get_mut(slot).copies;
+        let before = copies.len();
+        let done = change(copies);
+        let after = copies.len();
+        self.copied = self.copied + after - before;
+        done
+    }
+
+    /// Blocks whose copies are counted, of all targets.
+    #[cfg(test)]
+    pub(crate) fn copied(&self) -> u64 {
+        self.copied
+    }
+
+    /// Bytes that count copies, estimated.
+    pub(crate) fn copies_bytes(&self) -> u64 {
+        self.copied * COPY_BYTES
+    }
+
+    pub(crate) fn get_mut(&mut self, slot: u32) -> &mut Owner {
+        self.slots[slot as usize].as_mut().expect("a target outlives what it holds")
+    }
+
+    /// All targets with their slots, in no particular order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Target, u32)> {
+        self.by_target.iter().map(|(target, slot)| (*target, *slot))
+    }
+
+    /// The targets of a worker.
+    pub(crate) fn ranks(&self, worker: WorkerId) -> Vec<Target> {
+        self.by_target.keys().filter(|target| target.worker == worker).copied().collect()
+    }
+}
+
+/// The number under which targets of one model share engine names.
+pub(crate) fn family(model: &str) -> u32 {
+    // Two models under one number only part sooner.
+    (xxh3_64(model.as_bytes()) >> 32) as u32
+}

@@ -1,0 +1,219 @@
+//! Lookups: no lock, nothing written.
+//!
+//! A lookup finds the deepest block of the chain that is known, collects the runs from there to the root, and walks them
+//! from the root down. It reads each run's head as it was at one moment; in the end it checks that none of the heads
+//! has changed since. Then there was a moment, between the last of its reads and the first of its checks, at which all of
+//! them were as it read them, and hashes and areas with them: the answer is the structure's at that moment. Else it
+//! starts over.
+
+#![allow(clippy::cast_possible_truncation, reason = "fields are cut out of words, and numbers of blocks fit 32 bits")]
+
+mod collect;
+mod matches;
+mod search;
+
+use kv_blocks::{DpRank, SequenceHash, Target, WorkerId};
+
+use self::collect::{Credit, Scratch, Step, Torn};
+pub(crate) use self::matches::Mixed;
+pub use self::matches::{Matches, Slot};
+pub(crate) use self::search::KNOWN_ENDS;
+use crate::{
+    atomic::{AtomicU32, AtomicU64, Ordering, fence, pause},
+    lines::Chunks,
+    runs::{Heads, MAX_SLOTS},
+    table::Table,
+};
+
+/// What readers and the writer share.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) heads: Heads,
+    pub(crate) body: Chunks,
+    pub(crate) table: Table,
+    /// Depths at which prompts part most often (the ends of system prompts); 0 for none. Only a hint where to look first.
+    pub(crate) ends: [AtomicU32; KNOWN_ENDS],
+    /// Words of slot bits that are in use.
+    pub(crate) width: AtomicU64,
+    /// The target of each slot, eight to a line; 0 while it has none.
+    targets: Chunks,
+    /// Changes whenever a slot gets a target or loses it.
+    pub(crate) assignments: AtomicU64,
+    /// Bits of slots whose targets are not trusted, and how many those are.
+    pub(crate) doubted: Box<[AtomicU64]>,
+    pub(crate) doubts: AtomicU64,
+}
+
+/// Lines of targets that are added at once, as a power of two.
+const TARGETS_LOG2: u32 = 3;
+/// Lookups that share one round of cache misses.
+const TOGETHER: usize = 16;
+
+impl Core {
+    pub(crate) fn new(heads: Heads, body: Chunks, table: Table) -> Self {
+        let targets = Chunks::new(MAX_SLOTS as usize >> (3 + TARGETS_LOG2), TARGETS_LOG2);
+        Self {
+            heads,
+            body,
+            table,
+            targets,
+            assignments: AtomicU64::new(0),
+            ends: std::array::from_fn(|_| AtomicU32::new(0)),
+            width: AtomicU64::new(1),
+            doubted: (0..MAX_SLOTS / 64).map(|_| AtomicU64::new(0)).collect(),
+            doubts: AtomicU64::new(0),
+        }
+    }
+
+    /// Nobody is credited with anything from now on, and no lookup waits for the writer, who gave up.
+    pub(crate) fn abandon(&self) {
+        self.heads.abandon();
+        self.width.store(0, Ordering::Relaxed);
+    }
+
+    /// Gives a slot to a target. For the writer.
+    pub(crate) fn assign(&self, slot: u32, target: Target) {
+        if self.targets.line(slot / 8).is_none() {
+            self.targets.add((slot >> (3 + TARGETS_LOG2)) as usize);
+        }
+        self.name(slot, 1 << 63 | u64::from(target.worker.0) << 31 | u64::from(target.rank.0 & 0x7fff_ffff));
+        let width = u64::from(slot) / 64 + 1;
+        if self.width.load(Ordering::Relaxed) < width {
+            self.width.store(width, Ordering::Release);
+        }
+    }
+
+    /// Takes a slot from its target. For the writer.
+    pub(crate) fn unassign(&self, slot: u32) {
+        self.name(slot, 0);
+    }
+
+    fn name(&self, slot: u32, target: u64) {
+        if let Some(line) = self.targets.line(slot / 8) {
+            line[slot as usize % 8].store(target, Ordering::Release);
+        }
+        self.assignments.fetch_add(1, Ordering::Release);
+    }
+
+    /// Whose slot it is.
+    pub(crate) fn target(&self, slot: u32) -> Option<Target> {
+        let word = self.targets.line(slot / 8)?[slot as usize % 8].load(Ordering::Acquire);
+        let (worker, rank) = ((word >> 31) as u32, word as u32 & 0x7fff_ffff);
+        (word != 0).then_some(Target { worker: WorkerId(worker), rank: DpRank(rank) })
+    }
+
+    /// Says whether a slot's target is not trusted. For the writer.
+    pub(crate) fn doubt(&self, slot: u32, doubted: bool) {
+        let (word, bit) = (&self.doubted[slot as usize / 64], 1 << (slot % 64));
+        let now = word.load(Ordering::Relaxed);
+        word.store(if doubted { now | bit } else { now & !bit }, Ordering::Relaxed);
+        let doubts = self.doubts.load(Ordering::Relaxed);
+        self.doubts.store(if doubted { doubts + 1 } else { doubts - 1 }, Ordering::Release);
+    }
+
+    /// Who holds how much of `chain`: of trusted targets what they announced or are expected to hold.
+    #[inline]
+    pub(crate) fn lookup(&self, space: u64, chain: &[SequenceHash], now: u64, matches: &mut Matches) {
+        self.answer(space, chain, now, Credit::Trusted, matches);
+    }
+
+    /// The same for targets that are not trusted: what they announced, or what is expected of them.
+    pub(crate) fn lookup_doubted(
+        &self,
+        space: u64,
+        chain: &[SequenceHash],
+        now: u64,
+        announced: bool,
+        matches: &mut Matches,
+    ) {
+        self.answer(space, chain, now, if announced { Credit::Announced } else { Credit::Expected }, matches);
+    }
+
+    /// Several lookups at once, so that their cache misses overlap.
+    pub(crate) fn lookup_batch(&self, space: u64, chains: &[&[SequenceHash]], now: u64, matches: &mut [Matches]) {
+        assert_eq!(chains.len(), matches.len(), "one answer per chain");
+        for (chains, matches) in chains.chunks(TOGETHER).zip(matches.chunks_mut(TOGETHER)) {
+            for (chain, matches) in chains.iter().zip(&mut *matches).filter(|(chain, _)| !chain.is_empty()) {
+                self.probe(space, chain, &mut matches.scratch.probes);
+            }
+            for (_, matches) in chains.iter().zip(&mut *matches).filter(|(chain, _)| !chain.is_empty()) {
+                self.scan(&mut matches.scratch.probes);
+            }
+            for (chain, matches) in chains.iter().zip(&mut *matches).filter(|(chain, _)| !chain.is_empty()) {
+                self.first_of(space, chain, matches);
+            }
+            for (chain, matches) in chains.iter().zip(matches) {
+                self.conclude(space, chain, now, Credit::Trusted, matches);
+            }
+        }
+    }
+
+    #[inline]
+    fn answer(&self, space: u64, chain: &[SequenceHash], now: u64, credit: Credit, matches: &mut Matches) {
+        if !chain.is_empty() {
+            self.probe(space, chain, &mut matches.scratch.probes);
+            self.scan(&mut matches.scratch.probes);
+            self.first_of(space, chain, matches);
+        }
+        self.conclude(space, chain, now, credit, matches);
+    }
+
+    /// The rest of a lookup, after its first round.
+    #[inline]
+    fn conclude(&self, space: u64, chain: &[SequenceHash], now: u64, credit: Credit, matches: &mut Matches) {
+        if chain.is_empty() {
+            return matches.clear(0);
+        }
+        let mut round = 0;
+        while self.attempt(space, chain, now, credit, matches).is_err() {
+            if self.heads.abandoned() {
+                return matches.clear(0);
+            }
+            pause(&mut round);
+            self.probe(space, chain, &mut matches.scratch.probes);
+            self.scan(&mut matches.scratch.probes);
+            self.first_of(space, chain, matches);
+        }
+    }
+
+    #[inline]
+    fn first_of(&self, space: u64, chain: &[SequenceHash], matches: &mut Matches) {
+        let Scratch { path, probes, .. } = &mut matches.scratch;
+        path.clear();
+        path.push(Step::NONE);
+        self.first(space, chain, probes, &mut path[0]);
+    }
+
+    #[inline]
+    fn attempt(
+        &self,
+        space: u64,
+        chain: &[SequenceHash],
+        now: u64,
+        credit: Credit,
+        matches: &mut Matches,
+    ) -> Result<(), Torn> {
+        matches.clear(self.width.load(Ordering::Acquire) as usize);
+        let Scratch { path, probes, .. } = &mut matches.scratch;
+        let Some((position, end)) = probes.hit else { return Ok(()) };
+        self.follow(space, chain, position, end, &mut path[0]);
+        self.path(path)?;
+        self.collect(matches, credit, now)?;
+        // Everything was read before the versions are read again.
+        fence(Ordering::Acquire);
+        let path = &matches.scratch.path;
+        if path.iter().all(|step| self.heads.unchanged(&self.body, step.run, &step.head)) { Ok(()) } else { Err(Torn) }
+    }
+
+    /// Calls back with every word of the bits of targets that are not trusted.
+    #[inline]
+    fn doubted(&self, mut visit: impl FnMut(usize, u64)) {
+        if self.doubts.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let width = self.width.load(Ordering::Acquire) as usize;
+        for (number, word) in self.doubted.iter().take(width).enumerate() {
+            visit(number, word.load(Ordering::Relaxed));
+        }
+    }
+}

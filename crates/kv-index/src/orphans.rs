@@ -1,0 +1,266 @@
+//! Announced blocks whose parent is unknown, until it comes.
+//!
+//! A lost event leaves blocks that hang on nothing. They are credited to nobody; should the parent be announced after all,
+//! the caller gets them back and applies them. A waiting block can be removed like any other: what is behind it then waits
+//! for the removed block itself, as it would be behind a hole.
+//!
+//! Not here: what a name stands for. A block waits for a parent of the same target, by name and block size, or by rolling
+//! hash and namespace.
+//!
+//! **Invariant**: what waits is bounded in number and bytes; the oldest goes first, and is counted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kv_blocks::{Namespace, Tier};
+
+mod late;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use self::late::{Hashed, Late, Numbers, Scope};
+
+/// Pieces that may wait.
+const MAX_WAITING: usize = 4096;
+/// Estimates: an entry of the index by name, with the name; a piece with its entry by parent; a store.
+const BLOCK_BYTES: usize = 56;
+const PIECE_BYTES: usize = 80;
+const STORE_BYTES: usize = 352;
+
+/// A store of one target, of which some blocks still wait.
+#[derive(Debug)]
+struct Waiting {
+    slot: u32,
+    late: Late,
+    /// First block to the block behind the last of each piece. Each piece waits for the block in front of it.
+    pieces: BTreeMap<u32, u32>,
+}
+
+impl Waiting {
+    /// What the piece that begins with block `start` waits for.
+    fn parent(&self, start: u32) -> Option<u64> {
+        start.checked_sub(1).map_or(self.late.parent(), |before| Some(self.late.number(before)))
+    }
+
+    fn blocks(&self) -> u64 {
+        self.pieces.iter().map(|(start, end)| u64::from(end - start)).sum()
+    }
+
+    fn bytes(&self) -> u64 {
+        let blocks = self.late.len() * BLOCK_BYTES + self.late.own_bytes();
+        (STORE_BYTES + blocks + self.pieces.len() * PIECE_BYTES) as u64
+    }
+
+    fn by_number(&self, store: u64, at: u32) -> ByNumber {
+        let (numbers, number, tier) = (self.late.numbers(), self.late.number(at), self.late.tier());
+        ByNumber { slot: self.slot, numbers, number, tier, store, at }
+    }
+}
+
+/// A piece by what it waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct ByParent {
+    slot: u32,
+    parent: u64,
+    scope: Scope,
+    store: u64,
+    start: u32,
+}
+
+/// A waiting block by its own name or hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct ByNumber {
+    slot: u32,
+    number: u64,
+    numbers: Numbers,
+    tier: Tier,
+    store: u64,
+    at: u32,
+}
+
+/// All that waits.
+#[derive(Debug)]
+pub(crate) struct Orphans {
+    max_bytes: u64,
+    /// In the order they came. Bounded: [`MAX_WAITING`] pieces and `max_bytes`, beyond it the oldest go.
+    stores: BTreeMap<u64, Waiting>,
+    by_parent: BTreeSet<ByParent>,
+    by_number: BTreeSet<ByNumber>,
+    next: u64,
+    bytes: u64,
+    dropped: u64,
+}
+
+impl Orphans {
+    /// Nothing waits yet; it may become `max_bytes`.
+    pub(crate) fn new(max_bytes: u64) -> Self {
+        Self {
+            max_bytes,
+            stores: BTreeMap::new(),
+            by_parent: BTreeSet::new(),
+            by_number: BTreeSet::new(),
+            next: 0,
+            bytes: 0,
+            dropped: 0,
+        }
+    }
+
+    /// Takes in what a target stored behind a parent that it has not announced. Without a parent, or with another number of
+    /// tokens than of blocks, it is nothing that could wait.
+    pub(crate) fn keep(&mut self, slot: u32, late: Late) {
+        let Some(count) = u32::try_from(late.len()).ok().filter(|_| late.is_sound()) else { return };
+        let mut late = late;
+        late.shrink_to_fit();
+        let waiting = Waiting { slot, late, pieces: BTreeMap::new() };
+        if waiting.bytes() + PIECE_BYTES as u64 > self.max_bytes {
+            // Alone it is too much: nothing else shall go for it.
+            self.dropped += u64::from(count);
+            return;
+        }
+        let store = self.next;
+        self.next += 1;
+        self.by_number.extend((0..count).map(|at| waiting.by_number(store, at)));
+        self.bytes += waiting.bytes();
+        self.stores.insert(store, waiting);
+        self.add_piece(store, 0, count);
+        self.stay_bounded();
+    }
+
+    /// A target announced a block: what of it waited for that, in the order it came. To be applied next.
+    pub(crate) fn arrived(&mut self, slot: u32, scope: Scope, number: u64) -> Vec<Late> {
+        let first = ByParent { slot, parent: number, scope, store: 0, start: 0 };
+        let alike = |entry: &&ByParent| (entry.slot, entry.parent, entry.scope) == (slot, number, scope);
+        let waited: Vec<_> = self.by_parent.range(first..).take_while(alike).copied().collect();
+        let mut arrived = Vec::with_capacity(waited.len());
+        for ByParent { store, start, .. } in waited {
+            let Some(end) = self.take_piece(store, start) else { continue };
+            let waiting = &self.stores[&store];
+            arrived.push(waiting.late.piece(start, end));
+            for at in start..end {
+                self.by_number.remove(&waiting.by_number(store, at));
+            }
+            self.free_if_done(store);
+        }
+        arrived
+    }
+
+    /// A target removed a block from a tier. If it waits it is gone; what is in front of it waits on, and what is behind it
+    /// waits for it to be announced again. Returns whether it waited.
+    pub(crate) fn removed(&mut self, slot: u32, numbers: Numbers, number: u64, tier: Tier) -> bool {
+        let first = ByNumber { slot, number, numbers, tier, store: 0, at: 0 };
+        let key = |entry: &ByNumber| (entry.slot, entry.number, entry.numbers, entry.tier);
+        let alike = |entry: &&ByNumber| key(entry) == key(&first);
+        let gone: Vec<_> = self.by_number.range(first..).take_while(alike).copied().collect();
+        for entry in &gone {
+            self.by_number.remove(entry);
+            let ByNumber { store, at, .. } = *entry;
+            let Some(waiting) = self.stores.get(&store) else { continue };
+            let piece = waiting.pieces.range(..=at).next_back().map(|(start, end)| (*start, *end));
+            let Some((start, end)) = piece.filter(|(_, end)| at < *end) else { continue };
+            self.take_piece(store, start);
+            self.add_piece(store, start, at);
+            self.add_piece(store, at + 1, end);
+            self.free_if_done(store);
+        }
+        self.stay_bounded();
+        !gone.is_empty()
+    }
+
+    /// Nothing of a target waits any more.
+    pub(crate) fn clear(&mut self, slot: u32) {
+        self.forget(|waiting| waiting.slot == slot);
+    }
+
+    /// Nothing of a target waits for that tier any more.
+    pub(crate) fn clear_tier(&mut self, slot: u32, tier: Tier) {
+        self.forget(|waiting| waiting.slot == slot && waiting.late.tier() == tier);
+    }
+
+    /// Nothing of a target that may be of a namespace waits for that tier any more.
+    pub(crate) fn clear_stream(&mut self, slot: u32, namespace: &Namespace, tier: Tier) {
+        self.forget(|waiting| (waiting.slot, waiting.late.tier()) == (slot, tier) && waiting.late.may_be_of(namespace));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.stores.is_empty()
+    }
+
+    /// Pieces that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.by_parent.len()
+    }
+
+    /// Heap bytes, estimated.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Blocks that had to go for lack of room, ever.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    fn add_piece(&mut self, store: u64, start: u32, end: u32) {
+        if let Some(entry) = self.piece_entry(store, start).filter(|_| start < end)
+            && let Some(waiting) = self.stores.get_mut(&store)
+        {
+            waiting.pieces.insert(start, end);
+            self.by_parent.insert(entry);
+            self.bytes += PIECE_BYTES as u64;
+        }
+    }
+
+    /// Returns where it ended.
+    fn take_piece(&mut self, store: u64, start: u32) -> Option<u32> {
+        let entry = self.piece_entry(store, start)?;
+        let end = self.stores.get_mut(&store)?.pieces.remove(&start)?;
+        self.by_parent.remove(&entry);
+        self.bytes -= PIECE_BYTES as u64;
+        Some(end)
+    }
+
+    fn piece_entry(&self, store: u64, start: u32) -> Option<ByParent> {
+        let waiting = self.stores.get(&store)?;
+        let (slot, scope) = (waiting.slot, waiting.late.scope());
+        Some(ByParent { slot, parent: waiting.parent(start)?, scope, store, start })
+    }
+
+    fn free_if_done(&mut self, store: u64) {
+        if self.stores.get(&store).is_some_and(|waiting| waiting.pieces.is_empty()) {
+            self.drop_store(store);
+        }
+    }
+
+    fn stay_bounded(&mut self) {
+        while (self.len() > MAX_WAITING || self.bytes > self.max_bytes) && self.drop_oldest() {}
+    }
+
+    /// Drops the store that has waited longest; returns whether there was one.
+    pub(crate) fn drop_oldest(&mut self) -> bool {
+        let Some((store, waiting)) = self.stores.first_key_value() else { return false };
+        self.dropped += waiting.blocks();
+        self.drop_store(*store);
+        true
+    }
+
+    fn forget(&mut self, gone: impl Fn(&Waiting) -> bool) {
+        let stores = self.stores.iter().filter(|(_, waiting)| gone(waiting));
+        for store in stores.map(|(store, _)| *store).collect::<Vec<_>>() {
+            self.drop_store(store);
+        }
+    }
+
+    fn drop_store(&mut self, store: u64) {
+        let Some(waiting) = self.stores.get(&store) else { return };
+        for (start, end) in &waiting.pieces {
+            for at in *start..*end {
+                self.by_number.remove(&waiting.by_number(store, at));
+            }
+        }
+        for start in waiting.pieces.keys().copied().collect::<Vec<_>>() {
+            self.take_piece(store, start);
+        }
+        if let Some(waiting) = self.stores.remove(&store) {
+            self.bytes -= waiting.bytes();
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! What waits, for what, and for how long.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
+
+use std::sync::Arc;
+
+use contract_id::contract;
+use kv_blocks::{BlockSize, EngineHash, Identity, SequenceHash, Stored};
+use proptest::{prelude::*, test_runner::TestCaseError};
+
+use super::*;
+
+const PLENTY: u64 = 1 << 30;
+
+fn size(tokens: u64) -> BlockSize {
+    BlockSize::new(tokens).unwrap()
+}
+
+/// Blocks of two tokens by these names behind `parent`; a block's tokens are its name and twice its name.
+fn store(parent: u64, names: &[u64]) -> Stored {
+    Stored {
+        hashes: names.iter().copied().map(EngineHash).collect(),
+        parent: Some(EngineHash(parent)),
+        tokens: names.iter().map(|name| u32::try_from(*name).unwrap()).flat_map(|name| [name, 2 * name]).collect(),
+        block_size: size(2),
+        lora: Some(Arc::from("adapter")),
+        salt: None,
+        tier: Tier::Device,
+    }
+}
+
+fn keep(orphans: &mut Orphans, slot: u32, stored: Stored) {
+    orphans.keep(slot, Late::Named(stored));
+}
+
+fn arrived_of(orphans: &mut Orphans, slot: u32, name: u64, size: BlockSize) -> Vec<Stored> {
+    let named = |late| match late {
+        Late::Named(stored) => stored,
+        Late::Hashed(hashed) => panic!("{hashed:?} has no names"),
+    };
+    orphans.arrived(slot, Scope::Size(size.tokens()), name).into_iter().map(named).collect()
+}
+
+fn arrived(orphans: &mut Orphans, slot: u32, name: u64) -> Vec<Stored> {
+    arrived_of(orphans, slot, name, size(2))
+}
+
+fn removed(orphans: &mut Orphans, slot: u32, name: u64) -> bool {
+    orphans.removed(slot, Numbers::Names, name, Tier::Device)
+}
+
+fn namespace(salt: &str) -> Namespace {
+    let salt = Some(Arc::from(salt));
+    Namespace { model: Arc::from("m"), lora: None, salt, block_size: size(2), identity: Identity::Tokens }
+}
+
+/// Blocks by these hashes behind `parent`, in the namespace of a salt of one letter.
+fn hashed(salt: &str, parent: u64, hashes: &[u64]) -> Late {
+    Late::Hashed(Hashed {
+        namespace: namespace(salt),
+        space: salt.as_bytes()[0].into(),
+        parent: Some(SequenceHash(parent)),
+        hashes: hashes.iter().copied().map(SequenceHash).collect(),
+        tier: Tier::Device,
+    })
+}
+
+#[test]
+#[contract("MC13", "MC12")]
+fn blocks_named_by_hash_wait_for_the_hash_of_their_parent_in_their_namespace() {
+    let mut orphans = Orphans::new(PLENTY);
+    orphans.keep(0, hashed("a", 1, &[2, 3, 4]));
+    orphans.keep(0, hashed("b", 1, &[2]));
+    keep(&mut orphans, 0, store(1, &[5]));
+    let (a, b) = (Scope::Space(b'a'.into()), Scope::Space(b'b'.into()));
+    assert_eq!(orphans.arrived(1, a, 1), []);
+    assert!(orphans.removed(0, Numbers::Space(b'a'.into()), 3, Tier::Device));
+    assert!(!orphans.removed(0, Numbers::Space(b'a'.into()), 5, Tier::Device), "that is a name");
+    assert_eq!(orphans.arrived(0, a, 1), [hashed("a", 1, &[2])]);
+    assert_eq!(orphans.arrived(0, a, 3), [hashed("a", 3, &[4])]);
+    assert_eq!(orphans.arrived(0, b, 1), [hashed("b", 1, &[2])]);
+    assert_eq!(arrived(&mut orphans, 0, 1), [store(1, &[5])]);
+    assert_eq!((orphans.len(), orphans.bytes()), (0, 0));
+}
+
+#[test]
+#[contract("MC9")]
+fn clearing_a_stream_takes_what_is_or_may_be_of_its_namespace_and_tier() {
+    let mut orphans = Orphans::new(PLENTY);
+    for salt in ["a", "b"] {
+        orphans.keep(0, hashed(salt, 1, &[2]));
+        keep(&mut orphans, 0, Stored { lora: None, salt: Some(Arc::from(salt)), ..store(3, &[4]) });
+    }
+    keep(&mut orphans, 0, Stored { lora: None, tier: Tier::Host, ..store(3, &[5]) });
+    keep(&mut orphans, 0, Stored { lora: None, ..store(3, &[6]) });
+    orphans.clear_stream(0, &namespace("a"), Tier::Device);
+    assert_eq!(orphans.arrived(0, Scope::Space(b'a'.into()), 1), []);
+    assert_eq!(orphans.arrived(0, Scope::Space(b'b'.into()), 1), [hashed("b", 1, &[2])]);
+    let left: Vec<_> = arrived(&mut orphans, 0, 3).into_iter().map(|stored| stored.hashes[0].0).collect();
+    assert_eq!(left, [4, 5], "of another salt, and of another tier");
+}
+
+#[test]
+#[contract("V9", "DY18")]
+fn blocks_wait_for_the_name_of_their_parent_and_come_back_once() {
+    let mut orphans = Orphans::new(PLENTY);
+    assert!(orphans.is_empty());
+    keep(&mut orphans, 0, store(1, &[2, 3]));
+    assert!(!orphans.is_empty());
+    assert_eq!(arrived(&mut orphans, 0, 2), [], "it has its own parent to wait for");
+    assert_eq!(arrived(&mut orphans, 0, 1), [store(1, &[2, 3])]);
+    assert_eq!(arrived(&mut orphans, 0, 1), []);
+    assert!(orphans.is_empty());
+    assert_eq!((orphans.bytes(), orphans.dropped()), (0, 0));
+}
+
+#[test]
+#[contract("V9")]
+fn another_target_announcing_the_parent_frees_nothing() {
+    let mut orphans = Orphans::new(PLENTY);
+    keep(&mut orphans, 0, store(1, &[2]));
+    assert_eq!(arrived(&mut orphans, 1, 1), []);
+    assert_eq!(orphans.len(), 1);
+}
+
+#[test]
+fn everything_behind_one_parent_comes_back_in_the_order_it_came() {
+    let mut orphans = Orphans::new(PLENTY);
+    keep(&mut orphans, 0, store(1, &[5, 6]));
+    keep(&mut orphans, 0, store(1, &[2]));
+    keep(&mut orphans, 0, store(1, &[2]));
+    assert_eq!(arrived(&mut orphans, 0, 1), [store(1, &[5, 6]), store(1, &[2]), store(1, &[2])]);
+}
+
+#[test]
+fn a_parent_of_another_block_size_is_not_the_one() {
+    let mut orphans = Orphans::new(PLENTY);
+    keep(&mut orphans, 0, store(1, &[2]));
+    assert_eq!(arrived_of(&mut orphans, 0, 1, size(4)), []);
+    assert_eq!(arrived(&mut orphans, 0, 1).len(), 1);
+}
+
+#[test]
+fn what_hangs_on_an_orphan_waits_for_it() {
+    let mut orphans = Orphans::new(PLENTY);
+    keep(&mut orphans, 0, store(3, &[4]));
+    keep(&mut orphans, 0, store(1, &[2, 3]));
+    assert_eq!(arrived(&mut orphans, 0, 1), [store(1, &[2, 3])]);
+    assert_eq!(arrived(&mut orphans, 0, 2), []);
+    assert_eq!(arrived(&mut orphans, 0, 3), [store(3, &[4])]);
+}
+
+#[test]
+fn a_removed_orphan_leaves_a_hole_and_what_is_behind_waits_for_it() {
+    let mut orphans = Orphans::new(PLENTY);
+    keep(&mut orphans, 0, store(1, &[2, 3, 4, 5]));
+    assert!(removed(&mut orphans, 0, 3));
+    assert!(!removed(&mut orphans, 0, 3), "it is gone");
+    assert_eq!(arrived(&mut orphans, 0, 1), [store(1, &[2])]);
+    assert_eq!(arrived(&mut orphans, 0, 2), []);
+    assert_eq!(arrived(&mut orphans, 0, 3), [store(3, &[4, 5])]);
+    assert_eq!((orphans.len(), orphans.bytes()), (0, 0));
+}
+
+#[test]
+fn orphans_removed_from_either_end_leave_nothing() {
+    for order in [[2, 3, 4], [4, 3, 2], [3, 2, 4]] {
+        let mut orphans = Orphans::new(PLENTY);
+        keep(&mut orphans, 0, store(1, &[2, 3, 4]));
+        for name in order {
+            assert!(removed(&mut orphans, 0, name));
+        }
+        assert!(orphans.is_empty());
+        assert_eq!((orphans.len(), orphans.bytes(), orphans.dropped()), (0, 0, 0));
+    }
+}
+
+#[test]
+fn a_removal_reaches_every_waiting_copy_of_its_own_tier_and_target() {
+    let mut orphans = Orphans::new(PLENTY);
+    keep(&mut orphans, 0, store(1, &[2]));
+    keep(&mut orphans, 0, store(1, &[2, 3]));
+    keep(&mut orphans, 0, Stored { tier: Tier::Host, ..store(1, &[2]) });
+    keep(&mut orphans, 1, store(1, &[2]));
+    assert!(removed(&mut orphans, 0, 2));
+    assert_eq!(arrived(&mut orphans, 0, 1), [Stored { tier: Tier::Host, ..store(1, &[2]) }]);
+    assert_eq!(arrived(&mut orphans, 0, 2), [store(2, &[3])]);
+    assert_eq!(arrived(&mut orphans, 1, 1), [store(1, &[2])]);
+}
+
+#[test]
+fn clearing_takes_one_target_or_one_tier_of_it() {
+    let mut orphans = Orphans::new(PLENTY);
+    for slot in 0..2 {
+        keep(&mut orphans, slot, store(1, &[2]));
+        keep(&mut orphans, slot, Stored { tier: Tier::Host, ..store(1, &[3]) });
+    }
+    orphans.clear_tier(0, Tier::Device);
+    assert_eq!(arrived(&mut orphans, 0, 1), [Stored { tier: Tier::Host, ..store(1, &[3]) }]);
+    orphans.clear(1);
+    assert!(orphans.is_empty());
+    assert_eq!(orphans.dropped(), 0, "nobody lacked room");
+}
+
+#[test]
+fn the_oldest_go_when_too_many_wait() {
+    let mut orphans = Orphans::new(PLENTY);
+    for name in 0..MAX_WAITING as u64 + 10 {
+        keep(&mut orphans, 0, store(name, &[name + 1, name + 2]));
+    }
+    assert_eq!((orphans.len(), orphans.dropped()), (MAX_WAITING, 20));
+    assert_eq!(arrived(&mut orphans, 0, 9), []);
+    assert_eq!(arrived(&mut orphans, 0, 10).len(), 1);
+}
+
+#[test]
+fn a_store_repeated_for_ever_stays_within_the_bytes_allowed() {
+    let allowed = 64 << 10;
+    let mut orphans = Orphans::new(allowed);
+    for _ in 0..2000 {
+        keep(&mut orphans, 0, store(1, &[2, 3, 4]));
+        assert!(orphans.bytes() <= allowed);
+    }
+    assert!(orphans.len() > 50 && orphans.dropped() > 3 * 1000, "{} wait", orphans.len());
+}
+
+#[test]
+fn a_store_that_is_too_big_by_itself_makes_nothing_else_go() {
+    let mut orphans = Orphans::new(4 << 10);
+    keep(&mut orphans, 0, store(1, &[2]));
+    keep(&mut orphans, 0, store(1, &(0..1000).collect::<Vec<_>>()));
+    assert_eq!((orphans.len(), orphans.dropped()), (1, 1000));
+}
+
+#[test]
+fn a_store_full_of_holes_is_bounded_like_any_other() {
+    let names: Vec<_> = (2..2 + 4 * MAX_WAITING as u64).collect();
+    let mut orphans = Orphans::new(PLENTY);
+    keep(&mut orphans, 0, store(1, &names));
+    for name in names.iter().step_by(2) {
+        removed(&mut orphans, 0, *name);
+        assert!(orphans.len() <= MAX_WAITING);
+    }
+    assert!(orphans.dropped() > 0);
+    assert_eq!((orphans.len(), orphans.bytes()), (0, 0), "they were one store, so they went together");
+}
+
+#[test]
+fn what_is_no_orphan_does_not_wait() {
+    let mut orphans = Orphans::new(PLENTY);
+    keep(&mut orphans, 0, Stored { parent: None, ..store(1, &[2]) });
+    keep(&mut orphans, 0, store(1, &[]));
+    keep(&mut orphans, 0, Stored { tokens: vec![1], ..store(1, &[2]) });
+    assert!(orphans.is_empty());
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Keep { slot: u32, parent: u64, names: Vec<u64>, tier: Tier },
+    Arrived { slot: u32, name: u64 },
+    Removed { slot: u32, name: u64, tier: Tier },
+    Clear { slot: u32 },
+    ClearTier { slot: u32, tier: Tier },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let tier = || prop::sample::select(vec![Tier::Device, Tier::Host]);
+    let names = || prop::collection::vec(0_u64..12, 1..6);
+    prop_oneof![
+        6 => (0..2_u32, 0..12_u64, names(), tier())
+            .prop_map(|(slot, parent, names, tier)| Step::Keep { slot, parent, names, tier }),
+        3 => (0..2_u32, 0..12_u64).prop_map(|(slot, name)| Step::Arrived { slot, name }),
+        5 => (0..2_u32, 0..12_u64, tier()).prop_map(|(slot, name, tier)| Step::Removed { slot, name, tier }),
+        1 => (0..2_u32).prop_map(|slot| Step::Clear { slot }),
+        1 => (0..2_u32, tier()).prop_map(|(slot, tier)| Step::ClearTier { slot, tier }),
+    ]
+}
+
+/// Waiting stores as plain stores, in the order they came; what a removal leaves stands where the store stood.
+type Model = Vec<(u32, Stored)>;
+
+fn without(stored: &Stored, name: u64) -> Vec<Stored> {
+    let mut pieces = Vec::new();
+    let mut parent = stored.parent.unwrap().0;
+    let mut names: Vec<u64> = Vec::new();
+    for next in stored.hashes.iter().map(|hash| hash.0) {
+        if next == name {
+            pieces.push(Stored { tier: stored.tier, ..store(parent, &std::mem::take(&mut names)) });
+            parent = name;
+        } else {
+            names.push(next);
+        }
+    }
+    pieces.push(Stored { tier: stored.tier, ..store(parent, &names) });
+    pieces.retain(|piece| !piece.hashes.is_empty());
+    pieces
+}
+
+fn apply(orphans: &mut Orphans, model: &mut Model, step: Step) -> Result<(), TestCaseError> {
+    match step {
+        Step::Keep { slot, parent, names, tier } => {
+            let stored = Stored { tier, ..store(parent, &names) };
+            keep(orphans, slot, stored.clone());
+            model.push((slot, stored));
+        }
+        Step::Arrived { slot, name } => {
+            let hit = |(of, stored): &(u32, Stored)| *of == slot && stored.parent == Some(EngineHash(name));
+            let wanted: Vec<_> =
+                model.iter().filter(|waiting| hit(waiting)).map(|(_, stored)| stored.clone()).collect();
+            model.retain(|waiting| !hit(waiting));
+            prop_assert_eq!(arrived(orphans, slot, name), wanted);
+        }
+        Step::Removed { slot, name, tier } => {
+            let hit = |(of, stored): &(u32, Stored)| {
+                *of == slot && stored.tier == tier && stored.hashes.contains(&EngineHash(name))
+            };
+            prop_assert_eq!(orphans.removed(slot, Numbers::Names, name, tier), model.iter().any(hit));
+            let split = |waiting: &(u32, Stored)| {
+                if hit(waiting) { without(&waiting.1, name) } else { vec![waiting.1.clone()] }
+            };
+            *model =
+                model.iter().flat_map(|waiting| split(waiting).into_iter().map(|piece| (waiting.0, piece))).collect();
+        }
+        Step::Clear { slot } => {
+            orphans.clear(slot);
+            model.retain(|(of, _)| *of != slot);
+        }
+        Step::ClearTier { slot, tier } => {
+            orphans.clear_tier(slot, tier);
+            model.retain(|(of, stored)| *of != slot || stored.tier != tier);
+        }
+    }
+    prop_assert_eq!(orphans.len(), model.len());
+    prop_assert_eq!(orphans.is_empty(), model.is_empty());
+    let blocks: usize = model.iter().map(|(_, stored)| stored.hashes.len()).sum();
+    prop_assert_eq!(orphans.by_number.len(), blocks);
+    prop_assert_eq!(orphans.bytes() == 0, model.is_empty());
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    #[contract("V9", "DY18")]
+    fn orphans_are_what_a_list_of_split_stores_would_be(steps in prop::collection::vec(step(), 1..60)) {
+        let mut orphans = Orphans::new(PLENTY);
+        let mut model = Model::new();
+        for step in steps {
+            apply(&mut orphans, &mut model, step)?;
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! From the matches of a lookup to what each target holds, by tier.
+
+use kv_blocks::{SequenceHash, Target};
+
+use crate::{
+    Matches, Overlap, TierBlocks,
+    atomic::Ordering,
+    lookup::{Core, Mixed},
+};
+
+/// Every target that holds, or is said to hold, at least the first block of `chain`, in the order of targets.
+pub(crate) fn overlaps(core: &Core, space: u64, chain: &[SequenceHash], now: u64) -> Vec<Overlap> {
+    let mut matches = Matches::default();
+    let mut overlaps = Vec::new();
+    loop {
+        let assignments = core.assignments.load(Ordering::Acquire);
+        core.lookup(space, chain, now, &mut matches);
+        each(core, &matches, |target, blocks, present| {
+            overlaps.push(Overlap { target, blocks, announced: blocks, present });
+        });
+        if core.doubts.load(Ordering::Acquire) > 0 {
+            doubted(core, space, chain, now, &mut matches, &mut overlaps);
+        }
+        // A slot that changed hands meanwhile would credit one target with what another one held.
+        if core.assignments.load(Ordering::Acquire) == assignments {
+            break;
+        }
+        overlaps.clear();
+    }
+    overlaps.sort_unstable_by_key(|overlap| overlap.target);
+    overlaps
+}
+
+/// Adds those who are not trusted, with what is expected of them and what they announced.
+fn doubted(
+    core: &Core,
+    space: u64,
+    chain: &[SequenceHash],
+    now: u64,
+    matches: &mut Matches,
+    overlaps: &mut Vec<Overlap>,
+) {
+    let trusted = overlaps.len();
+    core.lookup_doubted(space, chain, now, false, matches);
+    each(core, matches, |target, blocks, present| {
+        overlaps.push(Overlap { target, blocks, announced: TierBlocks::default(), present });
+    });
+    core.lookup_doubted(space, chain, now, true, matches);
+    each(core, matches, |target, announced, _| {
+        match overlaps[trusted..].iter_mut().find(|overlap| overlap.target == target) {
+            Some(overlap) => overlap.announced = announced,
+            None => overlaps.push(Overlap { target, blocks: TierBlocks::default(), announced, present: [0; 4] }),
+        }
+    });
+}
+
+fn each(core: &Core, matches: &Matches, mut visit: impl FnMut(Target, TierBlocks, [u32; 4])) {
+    matches.each(|slot, depth| {
+        let Some(target) = core.target(slot.0) else { return };
+        let mixed = matches.mixed.iter().find(|mixed| mixed.slot == slot.0);
+        let (blocks, present) = by_tier(depth, mixed);
+        visit(target, blocks, present);
+    });
+}
+
+fn by_tier(depth: u32, mixed: Option<&Mixed>) -> (TierBlocks, [u32; 4]) {
+    let Some(Mixed { best, present, .. }) = mixed else {
+        return (TierBlocks { device: depth, ..TierBlocks::default() }, [depth, 0, 0, 0]);
+    };
+    let device = depth - best.iter().sum::<u32>();
+    let [_, host, disk, remote, speculative] = *best;
+    let blocks = TierBlocks { device, host, disk, remote, speculative };
+    (blocks, [device, present[1], present[2], present[3]])
+}

@@ -1,0 +1,93 @@
+//! The holders of a run that do not fit into its head.
+//!
+//! Words: a title; the bits of slots that hold all of it on the device; groups of slots that hold the same number of leading
+//! blocks there, each a number and bits; single device holders, two to a word; spans in other tiers or behind a hole, one
+//! word each; expected spans, three words each.
+
+/// The tier number of expected entries; the four confirmed tiers are 0 to 3.
+pub(crate) const EXPECTED: u32 = 4;
+
+/// What an area contains.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Title {
+    /// Words of slot bits, of the whole holders and of each group.
+    pub(crate) width: usize,
+    pub(crate) groups: usize,
+    pub(crate) parts: usize,
+    pub(crate) spans: usize,
+    pub(crate) expected: usize,
+}
+
+impl Title {
+    #[inline]
+    pub(crate) fn decode(word: u64) -> Self {
+        let field = |shift: u32, bits: u32| (word >> shift) as usize & ((1 << bits) - 1);
+        Self {
+            width: field(0, 13),
+            groups: field(13, 10),
+            parts: field(23, 13),
+            spans: field(36, 14),
+            expected: field(50, 14),
+        }
+    }
+
+    pub(crate) fn encode(self) -> u64 {
+        self.width as u64
+            | (self.groups as u64) << 13
+            | (self.parts as u64) << 23
+            | (self.spans as u64) << 36
+            | (self.expected as u64) << 50
+    }
+
+    /// Where the groups begin.
+    #[inline]
+    pub(crate) fn groups_at(self) -> usize {
+        1 + self.width
+    }
+
+    #[inline]
+    pub(crate) fn parts_at(self) -> usize {
+        self.groups_at() + self.groups * (1 + self.width)
+    }
+
+    #[inline]
+    pub(crate) fn spans_at(self) -> usize {
+        self.parts_at() + self.parts.div_ceil(2)
+    }
+
+    #[inline]
+    pub(crate) fn expected_at(self) -> usize {
+        self.spans_at() + self.spans
+    }
+
+    #[inline]
+    pub(crate) fn words(self) -> usize {
+        self.expected_at() + 3 * self.expected
+    }
+}
+
+/// Blocks `start..end` of a run, held by a slot in a tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Span {
+    pub(crate) slot: u32,
+    pub(crate) tier: u32,
+    pub(crate) start: u32,
+    pub(crate) end: u32,
+}
+
+impl Span {
+    #[inline]
+    pub(crate) fn decode(word: u64) -> Self {
+        Self {
+            slot: word as u32 & 0x3_ffff,
+            // What a reader takes for a span may be anything, and it counts by tier before it finds out.
+            tier: ((word >> 18) as u32 & 7).min(EXPECTED),
+            start: (word >> 21) as u32 & 0x3fff,
+            end: (word >> 35) as u32 & 0x3fff,
+        }
+    }
+
+    pub(crate) fn encode(self) -> u64 {
+        u64::from(self.slot) | u64::from(self.tier) << 18 | u64::from(self.start) << 21 | u64::from(self.end) << 35
+    }
+}

@@ -1,0 +1,256 @@
+//! The holders of one run, unpacked, for the writer to change.
+
+mod cover;
+mod expected;
+mod leading;
+
+use super::{
+    area::{Span, Title},
+    head::{Head, WHOLE, pack_part, unpack_part},
+};
+use crate::{atomic::Ordering, lines::Chunks};
+
+/// Single holders with the same number of blocks from which they share bits.
+const GROUP_FROM: usize = 8;
+/// What the fields of an area's title can count; what is beyond is not credited.
+const MOST_PARTS: usize = (1 << 13) - 1;
+const MOST_GROUPS: usize = (1 << 10) - 1;
+const MOST_SPANS: usize = (1 << 14) - 1;
+
+/// Expected blocks, until `expires`; `stamp` says which promise entered them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Expected {
+    pub(crate) span: Span,
+    pub(crate) expires: u64,
+    pub(crate) stamp: u64,
+}
+
+/// A run's holders. Reused from run to run, so that its buffers stay.
+#[derive(Debug, Default)]
+pub(crate) struct Holders {
+    /// Blocks of the run.
+    blocks: u32,
+    width: usize,
+    /// Bits of slots that hold the whole run on the device; `width` words.
+    whole: Vec<u64>,
+    /// Leading blocks of each group, and its bits, `width` words each.
+    cuts: Vec<u32>,
+    group_bits: Vec<u64>,
+    /// Single device holders: slot, and leading blocks or [`WHOLE`].
+    parts: Vec<(u32, u32)>,
+    pub(crate) spans: Vec<Span>,
+    pub(crate) expected: Vec<Expected>,
+    scratch: Vec<(u32, u32)>,
+}
+
+impl Holders {
+    /// Takes over the holders of a run.
+    pub(crate) fn read(&mut self, head: &Head, body: &Chunks) {
+        self.clear(head.blocks());
+        if !head.has_area() {
+            self.parts.extend((0..head.inline_holders()).map(|number| head.holder(number)));
+            return;
+        }
+        let (line, words) = head.area();
+        let area = body.words(line, words).expect("the writer knows which areas there are");
+        let word = |at: usize| area[at].load(Ordering::Relaxed);
+        let title = Title::decode(word(0));
+        self.width = title.width;
+        self.whole.extend((1..=title.width).map(word));
+        for group in 0..title.groups {
+            let at = title.groups_at() + group * (1 + title.width);
+            self.cuts.push(word(at) as u32);
+            self.group_bits.extend((at + 1..=at + title.width).map(word));
+        }
+        for part in 0..title.parts {
+            self.parts.push(unpack_part((word(title.parts_at() + part / 2) >> (32 * (part % 2))) as u32));
+        }
+        self.spans.extend((title.spans_at()..title.expected_at()).map(|at| Span::decode(word(at))));
+        self.expected.extend((0..title.expected).map(|number| {
+            let at = title.expected_at() + 3 * number;
+            Expected { span: Span::decode(word(at)), expires: word(at + 1), stamp: word(at + 2) }
+        }));
+    }
+
+    /// Nobody, of a run of `blocks` blocks.
+    pub(crate) fn clear(&mut self, blocks: u32) {
+        self.blocks = blocks;
+        self.width = 0;
+        self.whole.clear();
+        self.cuts.clear();
+        self.group_bits.clear();
+        self.parts.clear();
+        self.spans.clear();
+        self.expected.clear();
+    }
+
+    /// How far anybody reaches, in blocks.
+    pub(crate) fn reach(&self) -> u32 {
+        if self.whole.iter().any(|word| *word != 0) {
+            return self.blocks;
+        }
+        let parts = self.parts.iter().map(|(_, cut)| (*cut).min(self.blocks));
+        let spans = self.spans.iter().map(|span| span.end);
+        let expected = self.expected.iter().map(|expected| expected.span.end);
+        parts.chain(self.cuts.iter().copied()).chain(spans).chain(expected).max().unwrap_or(0)
+    }
+
+    /// Blocks of the run that nobody holds; some may be expected, others only stand before blocks that somebody holds.
+    pub(crate) fn unheld(&self) -> u32 {
+        if self.whole.iter().any(|word| *word != 0) {
+            return 0;
+        }
+        let leading = self.parts.iter().map(|(_, cut)| (*cut).min(self.blocks)).chain(self.cuts.iter().copied());
+        let mut end = leading.max().unwrap_or(0);
+        let mut unheld = self.blocks - end;
+        if !self.spans.is_empty() && unheld > 0 {
+            let mut spans: Vec<_> = self.spans.iter().map(|span| (span.start, span.end)).collect();
+            spans.sort_unstable();
+            for (from, to) in spans {
+                unheld -= to.saturating_sub(from.max(end));
+                end = end.max(to);
+            }
+        }
+        unheld
+    }
+
+    /// The run ends after `blocks` blocks from now on; whoever reached further does not.
+    pub(crate) fn set_blocks(&mut self, blocks: u32) {
+        self.blocks = blocks;
+        for (_, cut) in self.parts.iter_mut().filter(|(_, cut)| *cut >= blocks) {
+            *cut = WHOLE;
+        }
+        while let Some(group) = self.cuts.iter().position(|cut| *cut >= blocks) {
+            for word in 0..self.width {
+                self.whole[word] |= self.group_bits[group * self.width + word];
+            }
+            self.remove_group(group);
+        }
+        self.spans.retain_mut(|span| shorten(span, blocks));
+        self.expected.retain_mut(|expected| shorten(&mut expected.span, blocks));
+    }
+
+    /// Leading blocks `slot` holds on the device.
+    pub(crate) fn leading(&self, slot: u32) -> u32 {
+        let (word, bit) = (slot as usize / 64, 1 << (slot % 64));
+        if word < self.width {
+            if self.whole[word] & bit != 0 {
+                return self.blocks;
+            }
+            if let Some(group) =
+                (0..self.cuts.len()).find(|group| self.group_bits[group * self.width + word] & bit != 0)
+            {
+                return self.cuts[group];
+            }
+        }
+        let part = self.parts.iter().find(|(holder, _)| *holder == slot);
+        part.map_or(0, |(_, cut)| (*cut).min(self.blocks))
+    }
+
+    /// Calls back with every stretch of `slot` in `tier`, in order.
+    fn stretches(&self, slot: u32, tier: u32, out: &mut Vec<(u32, u32)>) {
+        out.clear();
+        if tier == 0 {
+            let leading = self.leading(slot);
+            if leading > 0 {
+                out.push((0, leading));
+            }
+        }
+        if !self.spans.is_empty() {
+            out.extend(self.spans.iter().filter(|s| s.slot == slot && s.tier == tier).map(|s| (s.start, s.end)));
+            out.sort_unstable();
+        }
+    }
+
+    /// The parts of `start..end` that `slot` holds in `tier`, in order.
+    pub(crate) fn held(&self, slot: u32, tier: u32, start: u32, end: u32, out: &mut Vec<(u32, u32)>) {
+        self.stretches(slot, tier, out);
+        out.retain_mut(|stretch| {
+            *stretch = (stretch.0.max(start), stretch.1.min(end));
+            stretch.0 < stretch.1
+        });
+    }
+
+    /// Whether `slot` holds block `at` in any tier.
+    pub(crate) fn holds(&self, slot: u32, at: u32) -> bool {
+        let spans = || self.spans.iter().any(|s| s.slot == slot && s.start <= at && at < s.end);
+        at < self.leading(slot) || spans()
+    }
+
+    /// How many blocks `slot` holds in any tier.
+    pub(crate) fn any_held(&self, slot: u32) -> u32 {
+        let leading = self.leading(slot);
+        if self.spans.is_empty() {
+            return leading;
+        }
+        let mut stretches: Vec<_> = self.spans.iter().filter(|s| s.slot == slot).map(|s| (s.start, s.end)).collect();
+        stretches.sort_unstable();
+        let (mut total, mut end) = (leading, leading);
+        for (from, to) in stretches {
+            total += to.saturating_sub(from.max(end));
+            end = end.max(to);
+        }
+        total
+    }
+
+    /// What the area would contain.
+    pub(crate) fn title(&self) -> Title {
+        Title {
+            width: self.width,
+            groups: self.cuts.len(),
+            parts: self.parts.len(),
+            spans: self.spans.len(),
+            expected: self.expected.len(),
+        }
+    }
+
+    /// The words of the area.
+    pub(crate) fn area_words(&self) -> impl Iterator<Item = u64> + '_ {
+        let groups = self.cuts.iter().enumerate().flat_map(|(group, cut)| {
+            let bits = &self.group_bits[group * self.width..(group + 1) * self.width];
+            std::iter::once(u64::from(*cut)).chain(bits.iter().copied())
+        });
+        let parts = self.parts.chunks(2).map(|pair| {
+            let pack = |(slot, cut): (u32, u32)| u64::from(pack_part(slot, cut));
+            pack(pair[0]) | pair.get(1).map_or(0, |second| pack(*second) << 32)
+        });
+        let expected = self.expected.iter().flat_map(|e| [e.span.encode(), e.expires, e.stamp]);
+        std::iter::once(self.title().encode())
+            .chain(self.whole.iter().copied())
+            .chain(groups)
+            .chain(parts)
+            .chain(self.spans.iter().map(|span| span.encode()))
+            .chain(expected)
+    }
+
+    /// Every confirmed stretch: slot, tier, first block, end.
+    pub(crate) fn each(&self, mut visit: impl FnMut(Span)) {
+        each_bit(&self.whole, |slot| visit(Span { slot, tier: 0, start: 0, end: self.blocks }));
+        for (group, cut) in self.cuts.iter().enumerate() {
+            each_bit(&self.group_bits[group * self.width..(group + 1) * self.width], |slot| {
+                visit(Span { slot, tier: 0, start: 0, end: *cut });
+            });
+        }
+        for (slot, cut) in &self.parts {
+            visit(Span { slot: *slot, tier: 0, start: 0, end: (*cut).min(self.blocks) });
+        }
+        self.spans.iter().copied().for_each(visit);
+    }
+}
+
+/// Ends a stretch where its run ends now; returns whether anything is left of it.
+fn shorten(span: &mut Span, blocks: u32) -> bool {
+    span.end = span.end.min(blocks);
+    span.start < span.end
+}
+
+/// Calls back with the number of every bit that is set.
+pub(crate) fn each_bit(words: &[u64], mut visit: impl FnMut(u32)) {
+    for (number, word) in words.iter().enumerate() {
+        let mut left = *word;
+        while left != 0 {
+            visit(number as u32 * 64 + left.trailing_zeros());
+            left &= left - 1;
+        }
+    }
+}

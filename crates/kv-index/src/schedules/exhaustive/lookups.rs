@@ -1,0 +1,220 @@
+//! Whole lookups beside whole changes.
+
+use std::sync::Arc;
+
+use kv_blocks::{BlockSize, Identity, Namespace, SequenceHash};
+use loom::thread;
+
+use super::{PLAIN, SPACE, chain, check};
+use crate::{
+    Matches, Slot,
+    lines::Chunks,
+    lookup::Core,
+    runs::{Heads, Span},
+    spaces::Spaces,
+    table::{Spot, Table},
+    writer::{Gone, Holder, Home, Writer},
+};
+
+/// A small structure, and its writer.
+struct Small {
+    core: Arc<Core>,
+    writer: Writer,
+    home: Home,
+}
+
+impl Small {
+    fn new() -> Self {
+        let core = Core::new(Heads::new(1, 2), Chunks::new(1, 4), Table::new(1, PLAIN));
+        let namespace = Namespace {
+            model: Arc::from("qwen"),
+            lora: None,
+            salt: None,
+            block_size: BlockSize::new(1).unwrap(),
+            identity: Identity::Tokens,
+        };
+        let home = Home { key: SPACE, id: Spaces::default().enter(&namespace) };
+        Self { writer: Writer::new(&core, 1 << 20), core: Arc::new(core), home }
+    }
+
+    /// New blocks, held by `slot` on the device.
+    fn store(&mut self, slot: u32, last: Option<Spot>, chain: &[SequenceHash]) -> Spot {
+        let holder = Holder::Confirmed { slot, tier: 0 };
+        self.writer.make(&self.core, self.home, last, chain, holder).unwrap().0
+    }
+
+    /// `slot` holds the first blocks of a run in a tier.
+    fn cover(&mut self, slot: u32, run: u32, tier: u32, end: u32) {
+        let span = Span { slot, tier, start: 0, end };
+        self.writer.cover(&self.core, run, span, true, &mut Vec::new()).unwrap();
+    }
+
+    /// `slot` does not hold the first blocks of a run on the device any more.
+    fn uncover(&mut self, slot: u32, run: u32, end: u32) {
+        let span = Span { slot, tier: 0, start: 0, end };
+        self.writer.uncover(&self.core, run, span, &mut |_: Gone| {});
+    }
+}
+
+/// What a lookup says of the first slots.
+fn look<const N: usize>(core: &Core, chain: &[SequenceHash]) -> [u32; N] {
+    let mut matches = Matches::default();
+    core.lookup(SPACE, chain, 0, &mut matches);
+    std::array::from_fn(|slot| matches.of(Slot(slot as u32)))
+}
+
+#[test]
+fn a_chain_that_is_being_stored_is_credited_to_its_holder_only() {
+    check(3, || {
+        let mut small = Small::new();
+        small.store(0, None, &chain(2, 1));
+        let core = Arc::clone(&small.core);
+        loom::explore();
+        let reader = thread::spawn(move || {
+            let [nobody, blocks] = look(&core, &chain(1, 2));
+            assert!(blocks <= 2 && nobody == 0, "{blocks} {nobody}");
+        });
+        small.store(1, None, &chain(1, 2));
+        reader.join().unwrap();
+        loom::stop_exploring();
+        assert_eq!(look(&small.core, &chain(1, 2)), [0, 2]);
+    });
+}
+
+#[test]
+fn blocks_that_stay_are_found_while_their_array_moves_and_its_lines_serve_another_chain() {
+    check(2, || {
+        let mut small = Small::new();
+        let run = small.store(0, None, &chain(1, 8)).run;
+        let core = Arc::clone(&small.core);
+        loom::explore();
+        let reader = thread::spawn(move || {
+            let [blocks, nobody] = look(&core, &chain(1, 9));
+            assert!((8..=9).contains(&blocks) && nobody == 0, "{blocks} {nobody}");
+        });
+        small.store(0, Some(Spot { run, at: 7 }), &chain(1, 9)[8..]);
+        small.store(1, None, &chain(2, 4));
+        reader.join().unwrap();
+        loom::stop_exploring();
+        assert_eq!(look(&small.core, &chain(1, 9)), [9, 0]);
+    });
+}
+
+#[test]
+fn blocks_behind_a_branch_are_found_while_their_array_moves_and_its_lines_serve_another_chain() {
+    check(1, || {
+        let mut small = Small::new();
+        let root = small.store(0, None, &chain(1, 1)).run;
+        small.cover(1, root, 0, 1);
+        let leaf = small.store(0, Some(Spot { run: root, at: 0 }), &chain(2, 8)).run;
+        let core = Arc::clone(&small.core);
+        loom::explore();
+        let reader = thread::spawn(move || {
+            // The last block is unknown, the one before it is looked for only once the root is found.
+            let asked = [chain(1, 1), chain(2, 1), chain(4, 1)].concat();
+            assert_eq!(look(&core, &asked), [2, 1, 0]);
+        });
+        small.store(0, Some(Spot { run: leaf, at: 7 }), &chain(2, 9)[8..]);
+        small.store(2, None, &chain(3, 4));
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn a_run_that_changes_hands_is_credited_to_one_or_the_other() {
+    check(1, || {
+        let mut small = Small::new();
+        let spot = small.store(0, None, &chain(1, 1));
+        let core = Arc::clone(&small.core);
+        loom::explore();
+        let reader = thread::spawn(move || {
+            let [one, other] = look(&core, &chain(1, 1));
+            assert!(one == 0 || other == 0, "{one} {other}");
+        });
+        small.uncover(0, spot.run, 1);
+        let again = small.store(1, None, &chain(1, 1));
+        assert_eq!(again.run, spot.run, "the number is used again");
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn a_run_whose_number_array_and_lines_serve_another_chain_is_credited_to_nobody_for_it() {
+    check(0, || {
+        let mut small = Small::new();
+        let spot = small.store(0, None, &chain(1, 2));
+        let core = Arc::clone(&small.core);
+        loom::explore();
+        let reader = thread::spawn(move || {
+            // The last block is unknown: that the one before it is there is read from the array.
+            let [one, other] = look(&core, &[chain(1, 1), chain(3, 1)].concat());
+            assert!(one <= 1 && other == 0, "{one} {other}");
+        });
+        small.uncover(0, spot.run, 2);
+        let again = small.store(1, None, &chain(2, 1));
+        assert_eq!(again.run, spot.run, "the number is used again");
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn all_runs_of_an_answer_are_of_one_moment() {
+    check(2, || {
+        let mut small = Small::new();
+        let root = small.store(0, None, &chain(1, 1)).run;
+        small.cover(1, root, 0, 1);
+        let leaf = small.store(0, Some(Spot { run: root, at: 0 }), &chain(2, 1)).run;
+        let core = Arc::clone(&small.core);
+        loom::explore();
+        let reader = thread::spawn(move || {
+            let found = look(&core, &[chain(1, 1), chain(2, 1)].concat());
+            assert!([[2, 1], [2, 2], [0, 2]].contains(&found), "{found:?}");
+        });
+        small.cover(1, leaf, 0, 1);
+        small.uncover(0, root, 1);
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn holders_that_stay_are_credited_while_another_makes_an_area_necessary_and_leaves() {
+    check(2, || {
+        let mut small = Small::new();
+        let run = small.store(0, None, &chain(1, 1)).run;
+        (1..4).for_each(|slot| small.cover(slot, run, 0, 1));
+        let core = Arc::clone(&small.core);
+        loom::explore();
+        let reader = thread::spawn(move || {
+            let [a, b, c, d, guest, nobody] = look(&core, &chain(1, 1));
+            assert!([a, b, c, d, nobody] == [1, 1, 1, 1, 0] && guest <= 1);
+        });
+        small.cover(4, run, 0, 1);
+        small.uncover(4, run, 1);
+        small.store(5, None, &chain(2, 1));
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn holders_that_stay_are_credited_while_their_area_moves_and_its_lines_serve_another_chain() {
+    check(2, || {
+        let mut small = Small::new();
+        let run = small.store(0, None, &chain(1, 2)).run;
+        for slot in 1..4 {
+            small.cover(slot, run, 0, 2);
+            small.cover(slot, run, 1, 2);
+        }
+        small.cover(4, run, 1, 2);
+        small.cover(5, run, 1, 1);
+        let core = Arc::clone(&small.core);
+        loom::explore();
+        let reader = thread::spawn(move || {
+            let [a, b, c, d, e, f, guest, nobody] = look(&core, &chain(1, 2));
+            assert_eq!([a, b, c, d, e, f, nobody], [2, 2, 2, 2, 2, 1, 0]);
+            assert!(guest <= 2);
+        });
+        small.cover(6, run, 1, 2);
+        small.store(7, None, &chain(2, 1));
+        reader.join().unwrap();
+    });
+}

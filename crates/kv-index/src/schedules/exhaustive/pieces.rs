@@ -1,0 +1,207 @@
+//! Parts of the protocol: memory that serves one purpose after the other, and the table.
+
+use std::sync::Arc;
+
+use loom::thread;
+
+use super::{PLAIN, SPACE, chain, check};
+use crate::{
+    atomic::{Mutex, Ordering, fence},
+    lines::{Chunks, Extents},
+    runs::{Head, Heads},
+    table::{Fill, Key, Seen, Spot, Table},
+};
+
+/// One run with an array of eight blocks, without a table.
+struct SmallRun {
+    lines: Arc<Chunks>,
+    heads: Arc<Heads>,
+    extents: Extents,
+    head: Head,
+}
+
+impl SmallRun {
+    fn new() -> Self {
+        let lines = Arc::new(Chunks::new(1, 3));
+        let mut extents = Extents::new(3);
+        extents.grow(&lines);
+        let mut small = Self { heads: Arc::new(Heads::new(2, 0)), extents, lines, head: Head::NONE };
+        small.head.set_blocks(8);
+        let array = small.line_of(1);
+        small.head.set_hashes(array);
+        let slab = small.line_of(0);
+        small.open(0, slab);
+        small
+    }
+
+    /// A line whose words all have a value.
+    fn line_of(&mut self, value: u64) -> u32 {
+        let line = self.extents.take(&self.lines, 1).unwrap();
+        self.lines.line(line).unwrap().iter().for_each(|word| word.store(value, Ordering::Relaxed));
+        line
+    }
+
+    /// A line of zeros is the slab of one run.
+    fn open(&self, run: u32, slab: u32) {
+        self.heads.add(run, slab);
+        self.heads.begin(&self.lines, run);
+        self.heads.end(&self.lines, run, &self.head);
+    }
+
+    /// The run's blocks move to another array.
+    fn relocate(&mut self) {
+        let old = self.head.hashes();
+        let new = self.line_of(1);
+        self.heads.begin(&self.lines, 0);
+        self.head.set_hashes(new);
+        self.heads.end(&self.lines, 0, &self.head);
+        self.extents.give(&self.lines, old, 1);
+    }
+}
+
+#[test]
+fn lines_that_one_thread_frees_and_another_takes_are_not_taken_for_what_they_were() {
+    check(3, || {
+        let small = SmallRun::new();
+        let (lines, heads, old) = (Arc::clone(&small.lines), Arc::clone(&small.heads), small.head.hashes());
+        let writers = Arc::new(Mutex::new(small));
+        let second = Arc::clone(&writers);
+        loom::explore();
+        let reader = thread::spawn(move || {
+            let mut head = Head::NONE;
+            assert!(heads.read(&lines, 0, &mut head));
+            let array = lines.line(head.hashes()).unwrap();
+            let seen = [0, 3].map(|at: usize| array[at].load(Ordering::Relaxed));
+            fence(Ordering::Acquire);
+            assert!(seen == [1; 2] || !heads.unchanged(&lines, 0, &head), "{seen:?}");
+        });
+        let other = thread::spawn(move || {
+            let mut small = second.lock();
+            if small.head.hashes() != old {
+                assert_eq!(small.line_of(2), old, "the line is used again");
+            }
+        });
+        writers.lock().relocate();
+        reader.join().unwrap();
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn a_head_in_a_new_slab_says_what_was_written_there_and_not_what_the_lines_were_before() {
+    check(3, || {
+        let mut small = SmallRun::new();
+        // Free lines are in lists: what is in this one now looks like a head, of an even version.
+        let [other, between, line, _behind] = [(); 4].map(|()| small.line_of(0));
+        small.extents.give(&small.lines, other, 1);
+        small.extents.give(&small.lines, line, 1);
+        assert!(other % 2 == 0 && other < between && between < line);
+        let (lines, heads) = (Arc::clone(&small.lines), Arc::clone(&small.heads));
+        loom::explore();
+        let reader = thread::spawn(move || {
+            let mut head = Head::NONE;
+            if heads.read(&lines, 1, &mut head) && head.blocks() > 0 {
+                assert!((head.blocks(), head.tail()) == (8, 5), "{head:?}");
+            }
+        });
+        small.head.0[4] = 5;
+        let slab = small.line_of(0);
+        assert_eq!(slab, line, "the line is used again");
+        small.open(1, slab);
+        reader.join().unwrap();
+    });
+}
+
+/// A table, and what its writer needs.
+struct SmallTable {
+    lines: Arc<Chunks>,
+    table: Arc<Table>,
+    extents: Extents,
+    fill: Fill,
+}
+
+impl SmallTable {
+    fn new() -> Self {
+        let lines = Arc::new(Chunks::new(1, 3));
+        let mut extents = Extents::new(3);
+        extents.grow(&lines);
+        let table = Table::new(1, PLAIN);
+        Self { lines, extents, fill: Fill::new(&table), table: Arc::new(table) }
+    }
+
+    fn insert(&mut self, at: u32) {
+        let (key, spot) = (key(&self.table, at), Spot { run: 0, at });
+        self.table.insert(&mut self.fill, &self.lines, &mut self.extents, key, spot, |_| false).unwrap();
+    }
+
+    fn remove(&mut self, at: u32) {
+        let (key, spot) = (key(&self.table, at), Spot { run: 0, at });
+        self.table.remove(&mut self.fill, &self.lines, &mut self.extents, key, spot);
+    }
+
+    /// Fills it until the next key makes its segment move to other lines; returns that key.
+    fn fill_up(&mut self) -> u32 {
+        let mut scratch = Self::new();
+        let state = |small: &Self| small.table.state(key(&small.table, 0));
+        scratch.insert(0);
+        let before = state(&scratch);
+        let next = (1..).find(|at| {
+            scratch.insert(*at);
+            state(&scratch) != before
+        });
+        let next = next.unwrap();
+        (0..next).for_each(|at| self.insert(at));
+        next
+    }
+
+    /// All free lines serve another purpose, where every word looks like an empty slot.
+    fn reuse(&mut self) {
+        while let Some(line) = self.extents.take(&self.lines, 1) {
+            let words = self.lines.line(line).unwrap();
+            words[..3].iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        }
+    }
+}
+
+fn key(table: &Table, at: u32) -> Key {
+    table.key(SPACE, chain(1, 64)[at as usize].0)
+}
+
+/// Both ways of looking find a key that is there all the while.
+fn assert_found(table: &Table, lines: &Chunks, at: u32) {
+    let key = key(table, at);
+    let state = table.state(key);
+    let line = table.touch(lines, key, state);
+    assert_ne!(table.peek(lines, key, state, line), Seen::Nothing);
+    let found = table.find(lines, key, |spot| (spot == Spot { run: 0, at }).then_some(()));
+    assert!(found.is_some());
+}
+
+#[test]
+fn a_key_that_stays_is_found_while_its_segment_grows_and_its_lines_serve_another_purpose() {
+    check(2, || {
+        let mut small = SmallTable::new();
+        let next = small.fill_up();
+        let (table, lines) = (Arc::clone(&small.table), Arc::clone(&small.lines));
+        loom::explore();
+        let reader = thread::spawn(move || assert_found(&table, &lines, 1));
+        small.insert(next);
+        small.reuse();
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn a_key_that_stays_is_found_while_others_come_and_go_in_its_line() {
+    check(2, || {
+        let mut small = SmallTable::new();
+        (0..3).for_each(|at| small.insert(at));
+        let (table, lines) = (Arc::clone(&small.table), Arc::clone(&small.lines));
+        loom::explore();
+        let reader = thread::spawn(move || assert_found(&table, &lines, 1));
+        small.remove(0);
+        small.insert(3);
+        small.remove(2);
+        reader.join().unwrap();
+    });
+}

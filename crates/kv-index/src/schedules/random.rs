@@ -1,0 +1,32 @@
+//! Thousands of schedules drawn at random: evenly, or with few changes of thread, each at a certain place.
+//!
+//! Every atomic and the lock are places where another thread may go on. All orderings are sequentially consistent here: the
+//! models in `exhaustive` are about those. `KV_INDEX_SCHEDULES` says how many schedules.
+
+use shuttle::{
+    Config, Runner,
+    rand::{Rng, thread_rng},
+    scheduler::{PctScheduler, RandomScheduler, Scheduler},
+};
+
+use super::scenario;
+
+fn check(scheduler: impl Scheduler + 'static) {
+    let mut config = Config::new();
+    config.stack_size = 1 << 18;
+    Runner::new(scheduler, config).run(|| scenario::run(thread_rng().r#gen()));
+}
+
+fn schedules() -> usize {
+    std::env::var("KV_INDEX_SCHEDULES").ok().and_then(|number| number.parse().ok()).unwrap_or(2_000)
+}
+
+#[test]
+fn answers_are_right_in_schedules_drawn_evenly() {
+    check(RandomScheduler::new(schedules()));
+}
+
+#[test]
+fn answers_are_right_in_schedules_with_few_changes_of_thread() {
+    check(PctScheduler::new(3, schedules()));
+}

@@ -1,0 +1,213 @@
+//! The whole index, two writers and two readers, in any schedule that somebody else chooses.
+//!
+//! What every target holds is kept beside the index, with all states in order: while a change is under way both what was
+//! surely held and what may be. An answer is right if in one of the states during the lookup everything it credits was held,
+//! and if it credits everything that was held in all of them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+#[cfg(not(shuttle))]
+use std::thread;
+
+use kv_blocks::{BlockSize, DpRank, Identity, Moment, Namespace, SequenceHash, Target, Tier, WorkerId};
+#[cfg(shuttle)]
+use shuttle::thread;
+
+use super::dice::Dice;
+use crate::{IndexSettings, KvIndex, Matches};
+
+const TARGETS: usize = 7;
+/// The prompts: they part after 5 and after 10 blocks.
+const PROMPTS: [[u8; 14]; 3] = [
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13],
+    [0, 1, 2, 3, 4, 14, 15, 16, 17, 18, 19, 20, 21, 22],
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 23, 24, 25, 26],
+];
+
+/// Blocks one target surely holds, and may hold; a bit for each.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    surely: u32,
+    perhaps: u32,
+}
+
+type State = [Held; TARGETS];
+
+struct World {
+    index: KvIndex,
+    namespace: Namespace,
+    /// All states so far. Not one of a checker's locks: looking takes no time.
+    states: Mutex<Vec<State>>,
+}
+
+fn target(number: usize) -> Target {
+    Target { worker: WorkerId(number as u32), rank: DpRank(0) }
+}
+
+fn hash(block: u8) -> SequenceHash {
+    SequenceHash(u64::from(block + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+fn hashes(blocks: &[u8]) -> Vec<SequenceHash> {
+    blocks.iter().map(|block| hash(*block)).collect()
+}
+
+/// Leading blocks of a prompt that are among `held`.
+fn leading(held: u32, prompt: &[u8]) -> u32 {
+    prompt.iter().take_while(|block| held >> **block & 1 == 1).count() as u32
+}
+
+impl World {
+    fn new() -> Self {
+        let settings = IndexSettings { memory_budget: 64 << 10, ..IndexSettings::default() };
+        let namespace = Namespace {
+            model: Arc::from("m"),
+            lora: None,
+            salt: None,
+            block_size: BlockSize::new(16).unwrap(),
+            identity: Identity::Tokens,
+        };
+        let index = KvIndex::new(settings);
+        (0..TARGETS).for_each(|number| index.register(target(number), Arc::from("m")));
+        Self { index, namespace, states: Mutex::new(vec![State::default()]) }
+    }
+
+    /// Enters what a target holds from now on, and returns the number of that state.
+    fn note(&self, number: usize, surely: u32, perhaps: u32) {
+        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = states[states.len() - 1];
+        state[number] = Held { surely, perhaps };
+        states.push(state);
+    }
+
+    fn last_state(&self) -> usize {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner).len() - 1
+    }
+
+    /// One lookup, compared with the states during it.
+    fn look(&self, dice: &mut Dice, matches: &mut Matches) {
+        let prompt = dice.pick(&PROMPTS);
+        let chain = &hashes(prompt)[..dice.within(1, prompt.len())];
+        let prompt = &prompt[..chain.len()];
+        let first = self.last_state();
+        let mut credited = [0; TARGETS];
+        if dice.chance(30) {
+            for overlap in self.index.lookup(&self.namespace, chain, Moment::START) {
+                credited[overlap.target.worker.0 as usize] = overlap.blocks.total();
+            }
+        } else {
+            self.index.lookup_into(self.index.space(&self.namespace), chain, Moment::START, matches);
+            for (slot, blocks) in matches.iter() {
+                assert_eq!(credited[slot.0 as usize], 0, "every slot once");
+                credited[slot.0 as usize] = blocks;
+            }
+        }
+        let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let during = &states[first..];
+        let held_at_once = |state: &State| {
+            credited.iter().zip(state).all(|(credited, held)| *credited <= leading(held.perhaps, prompt))
+        };
+        assert!(during.iter().any(held_at_once), "{credited:?} of {prompt:?} were never held at once: {during:?}");
+        for (number, credited) in credited.iter().enumerate() {
+            let always = during.iter().fold(u32::MAX, |always, state| always & state[number].surely);
+            assert!(*credited >= leading(always, prompt), "{number}: {credited} of {prompt:?}: {during:?}");
+        }
+    }
+}
+
+/// The stream of one target, and what it holds in two tiers.
+struct Stream<'a> {
+    world: &'a World,
+    number: usize,
+    tiers: [u32; 2],
+}
+
+impl Stream<'_> {
+    fn change(&mut self, dice: &mut Dice) {
+        let tier = usize::from(dice.chance(25));
+        if dice.chance(60) { self.store(tier, dice) } else { self.remove(tier, dice) }
+    }
+
+    fn held(&self) -> u32 {
+        self.tiers[0] | self.tiers[1]
+    }
+
+    /// Does something that leads from what is held to `tiers`.
+    fn to(&mut self, tiers: [u32; 2], act: impl FnOnce(&KvIndex)) {
+        let (before, after) = (self.held(), tiers[0] | tiers[1]);
+        self.world.note(self.number, before & after, before | after);
+        act(&self.world.index);
+        self.tiers = tiers;
+        self.world.note(self.number, after, after);
+    }
+
+    /// Stores some blocks of a prompt behind one that is held.
+    fn store(&mut self, tier: usize, dice: &mut Dice) {
+        let prompt = dice.pick(&PROMPTS);
+        let held = self.held();
+        let places: Vec<usize> = (0..prompt.len())
+            .filter(|at| self.tiers[tier] >> prompt[*at] & 1 == 0 && (*at == 0 || held >> prompt[at - 1] & 1 == 1))
+            .collect();
+        if places.is_empty() {
+            return;
+        }
+        let from = *dice.pick(&places);
+        let most = prompt[from..].iter().take_while(|block| self.tiers[tier] >> **block & 1 == 0).count();
+        let blocks = &prompt[from..from + dice.within(1, most)];
+        let mut tiers = self.tiers;
+        blocks.iter().for_each(|block| tiers[tier] |= 1 << block);
+        let (world, number) = (self.world, self.number);
+        self.to(tiers, |index| {
+            let parent = from.checked_sub(1).map(|at| hash(prompt[at]));
+            let all = hashes(blocks);
+            let applied = index.store_hashes(target(number), &world.namespace, parent, &all, Tier::ALL[tier]);
+            assert_eq!(applied.applied as usize, blocks.len(), "{applied:?}");
+        });
+    }
+
+    /// Removes some of the blocks that are held in a tier: of the end of a prompt, of anywhere, or all.
+    fn remove(&mut self, tier: usize, dice: &mut Dice) {
+        let (world, number) = (self.world, self.number);
+        let prompt = dice.pick(&PROMPTS);
+        let mut blocks: Vec<u8> =
+            prompt.iter().rev().copied().filter(|block| self.tiers[tier] >> block & 1 == 1).collect();
+        match dice.below(8) {
+            0 => return self.to([0, 0], |index| index.clear(target(number))),
+            1 => blocks.retain(|_| dice.chance(50)),
+            2 => {}
+            _ => blocks.truncate(dice.within(0, blocks.len())),
+        }
+        let mut tiers = self.tiers;
+        blocks.iter().for_each(|block| tiers[tier] &= !(1 << block));
+        self.to(tiers, |index| {
+            index.remove_hashes(target(number), &world.namespace, &hashes(&blocks), Tier::ALL[tier]);
+        });
+    }
+}
+
+/// Two writers and two readers; `seed` says what they do, not in which order.
+pub(super) fn run(seed: u64) {
+    let world = Arc::new(World::new());
+    let mut dice = Dice::new(seed);
+    let writers = [0..4, 4..TARGETS].map(|targets| {
+        let (world, mut dice) = (Arc::clone(&world), Dice::new(dice.roll()));
+        thread::spawn(move || {
+            let mut streams: Vec<_> = targets.map(|number| Stream { world: &world, number, tiers: [0; 2] }).collect();
+            for _ in 0..8 {
+                let stream = dice.below(streams.len());
+                streams[stream].change(&mut dice);
+            }
+        })
+    });
+    let readers = [(); 2].map(|()| {
+        let (world, mut dice) = (Arc::clone(&world), Dice::new(dice.roll()));
+        thread::spawn(move || {
+            let mut matches = Matches::default();
+            (0..6).for_each(|_| world.look(&mut dice, &mut matches));
+        })
+    });
+    writers.into_iter().chain(readers).for_each(|thread| thread.join().unwrap());
+    // Nothing is under way any more: exactly what is held.
+    (0..4).for_each(|_| world.look(&mut dice, &mut Matches::default()));
+    world.index.check();
+}

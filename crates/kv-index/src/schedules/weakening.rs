@@ -1,0 +1,94 @@
+//! The checker's atomics, one of whose orderings can be taken away: models that do not notice prove nothing.
+//!
+//! `KV_INDEX_WEAKENED=src/runs/head.rs:210:9` makes the fence there nothing, or the load or store there relaxed.
+//! With `KV_INDEX_SITES` set, every place with an ordering stronger than relaxed that a model comes across is printed.
+
+use std::{
+    collections::BTreeSet,
+    env,
+    panic::Location,
+    sync::{LazyLock, Mutex, PoisonError},
+};
+
+use loom::sync::atomic::{self, Ordering};
+
+static WEAKENED: LazyLock<Option<String>> = LazyLock::new(|| env::var("KV_INDEX_WEAKENED").ok());
+static TOLD: LazyLock<Option<Mutex<BTreeSet<String>>>> =
+    LazyLock::new(|| env::var_os("KV_INDEX_SITES").map(|_| Mutex::default()));
+
+/// `order`, unless it was taken away at the caller's place.
+#[track_caller]
+fn kept(order: Ordering) -> Ordering {
+    if order == Ordering::Relaxed || WEAKENED.is_none() && TOLD.is_none() {
+        return order;
+    }
+    let place = Location::caller();
+    let file = place.file();
+    let place = format!("{}:{}:{}", &file[file.find("src/").unwrap_or(0)..], place.line(), place.column());
+    if let Some(told) = &*TOLD
+        && told.lock().unwrap_or_else(PoisonError::into_inner).insert(place.clone())
+    {
+        eprintln!("site {place} {order:?}");
+    }
+    if WEAKENED.as_ref() == Some(&place) { Ordering::Relaxed } else { order }
+}
+
+#[track_caller]
+pub(crate) fn fence(order: Ordering) {
+    let order = kept(order);
+    if order != Ordering::Relaxed {
+        atomic::fence(order);
+    }
+}
+
+/// A word of the structure.
+#[derive(Debug)]
+pub(crate) struct AtomicU64 {
+    word: atomic::AtomicU64,
+    /// What was stored last: storing the same again would only multiply what the checker has to go through.
+    last: std::sync::atomic::AtomicU64,
+}
+
+impl AtomicU64 {
+    pub(crate) fn new(value: u64) -> Self {
+        Self { word: atomic::AtomicU64::new(value), last: value.into() }
+    }
+
+    #[track_caller]
+    pub(crate) fn load(&self, order: Ordering) -> u64 {
+        self.word.load(kept(order))
+    }
+
+    #[track_caller]
+    pub(crate) fn store(&self, value: u64, order: Ordering) {
+        let order = kept(order);
+        if self.last.swap(value, Ordering::Relaxed) != value || order != Ordering::Relaxed {
+            self.word.store(value, order);
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn fetch_add(&self, more: u64, order: Ordering) -> u64 {
+        self.last.fetch_add(more, Ordering::Relaxed);
+        self.word.fetch_add(more, kept(order))
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct AtomicU32(atomic::AtomicU32);
+
+impl AtomicU32 {
+    pub(crate) fn new(value: u32) -> Self {
+        Self(atomic::AtomicU32::new(value))
+    }
+
+    #[track_caller]
+    pub(crate) fn load(&self, order: Ordering) -> u32 {
+        self.0.load(kept(order))
+    }
+
+    #[track_caller]
+    pub(crate) fn store(&self, value: u32, order: Ordering) {
+        self.0.store(value, kept(order));
+    }
+}

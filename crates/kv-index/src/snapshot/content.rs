@@ -1,0 +1,79 @@
+//! What a snapshot contains, checked, in a few large arrays.
+
+use std::ops::Range;
+
+use kv_blocks::{EngineHash, SequenceHash};
+
+use super::{Counts, Holding, NameStretch, Parent, RunRecord, SpaceRecord, TargetRecord};
+
+/// A whole snapshot. Every number in it stands for something that is there too, parents come before children, and every
+/// stretch lies inside its run.
+///
+/// It takes about the bytes of its file when runs are long, and at most some twelve times as much, when there is little
+/// but namespaces and runs of one block.
+#[derive(Debug, Default)]
+pub(crate) struct Content {
+    pub(super) spaces: Vec<SpaceRecord>,
+    pub(super) targets: Vec<TargetRecord>,
+    pub(super) runs: Vec<Run>,
+    pub(super) hashes: Vec<SequenceHash>,
+    pub(super) holders: Vec<Holding>,
+    pub(super) names: Vec<NameStretch>,
+    pub(super) engine: Vec<EngineHash>,
+    pub(super) bytes: u64,
+}
+
+/// A run, with its places in the arrays.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) id: u32,
+    pub(super) space: u32,
+    pub(super) parent: Option<Parent>,
+    pub(super) depth: u32,
+    pub(super) hashes: Range<usize>,
+    pub(super) holders: Range<usize>,
+    pub(super) names: Range<usize>,
+    pub(super) engine: Range<usize>,
+}
+
+impl Content {
+    /// Namespaces; no two have the same number, no two are equal.
+    pub(crate) fn spaces(&self) -> &[SpaceRecord] {
+        &self.spaces
+    }
+
+    /// Targets; no two have the same slot, no two are the same target.
+    pub(crate) fn targets(&self) -> &[TargetRecord] {
+        &self.targets
+    }
+
+    /// Runs, parents before children; no two have the same id.
+    pub(crate) fn runs(&self) -> impl ExactSizeIterator<Item = RunRecord<'_>> {
+        self.runs.iter().map(|run| RunRecord {
+            id: run.id,
+            space: run.space,
+            parent: run.parent,
+            depth: run.depth,
+            hashes: &self.hashes[run.hashes.clone()],
+            holders: &self.holders[run.holders.clone()],
+            names: &self.names[run.names.clone()],
+            engine: &self.engine[run.engine.clone()],
+        })
+    }
+
+    /// Bytes of the snapshot.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        Counts {
+            spaces: self.spaces.len() as u64,
+            targets: self.targets.len() as u64,
+            runs: self.runs.len() as u64,
+            blocks: self.hashes.len() as u64,
+            holders: self.holders.len() as u64,
+            names: self.engine.len() as u64,
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The confirmed content of an index as a file: what is written, and what is believed when it is read again.
+//!
+//! A snapshot is a sequence of records in checksummed pages; `docs/snapshot-format.md` has the layout. Here are the codec
+//! and all checks. Not here: files, times, and the index itself, which fills the records and takes them back.
+//!
+//! A snapshot contains cache salts in clear, because namespaces cannot be rebuilt without them, and salts are secrets:
+//! whoever opens the file must make it readable by its owner only (mode 0600).
+//!
+//! **Invariant**: nothing of a snapshot is handed out before all of it was read, its checksums compared and its records
+//! checked against each other. Whoever consumes [`Content`] checks none of that again.
+//! **Invariant**: no length or number in a snapshot leads to an allocation before the bytes it speaks of were read.
+
+mod content;
+mod cursor;
+mod error;
+mod page;
+mod read;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use content::Content;
+pub use error::SnapshotError;
+pub(crate) use read::read;
+pub(crate) use write::Writer;
+
+use std::sync::Arc;
+
+use kv_blocks::{BlockSize, EngineHash, Namespace, SequenceHash, Target, Tier};
+
+use crate::table::RUN_BLOCKS;
+
+/// Most blocks in one run.
+pub(crate) const MAX_RUN_BLOCKS: usize = RUN_BLOCKS as usize;
+
+/// A namespace and the number that runs of the same snapshot call it by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SpaceRecord {
+    pub(crate) number: u32,
+    pub(crate) namespace: Namespace,
+}
+
+/// A target and the slot that holders of the same snapshot call it by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TargetRecord {
+    pub(crate) slot: u32,
+    pub(crate) target: Target,
+    /// The model it is registered for.
+    pub(crate) model: Option<Arc<str>>,
+    /// Block sizes it has announced.
+    pub(crate) block_sizes: Vec<BlockSize>,
+    /// Whose names for blocks it shares.
+    pub(crate) member: Option<Member>,
+}
+
+/// A target's place in a family of engines that give the same content the same name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Member {
+    pub(crate) family: u32,
+    /// Whether targets of the same model start in that family.
+    pub(crate) common: bool,
+    /// Whether another member's names have confirmed that it belongs there.
+    pub(crate) proven: bool,
+}
+
+/// A stretch of consecutive blocks, with who holds them and what engines call them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RunRecord<'a> {
+    pub(crate) id: u32,
+    /// [`SpaceRecord::number`] of its namespace.
+    pub(crate) space: u32,
+    /// Where it continues another run of that namespace; `None` starts a chain.
+    pub(crate) parent: Option<Parent>,
+    /// Blocks in front of its first one.
+    pub(crate) depth: u32,
+    /// Its blocks' rolling hashes, 1 to [`MAX_RUN_BLOCKS`].
+    pub(crate) hashes: &'a [SequenceHash],
+    /// When read: in the order of slot, tier and start, and never two for the same block in the same place.
+    pub(crate) holders: &'a [Holding],
+    pub(crate) names: &'a [NameStretch],
+    /// The names of all `names`, one stretch after the other.
+    pub(crate) engine: &'a [EngineHash],
+}
+
+impl<'a> RunRecord<'a> {
+    /// Each stretch of names with its names.
+    pub(crate) fn named(&self) -> impl Iterator<Item = (NameStretch, &'a [EngineHash])> {
+        let mut rest = self.engine;
+        self.names.iter().map(move |stretch| {
+            let (own, others) = rest.split_at(rest.len().min(stretch.count as usize));
+            rest = others;
+            (*stretch, own)
+        })
+    }
+}
+
+/// Where a run continues another one: behind the first `attach` blocks of `run`, at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Parent {
+    pub(crate) run: u32,
+    pub(crate) attach: u32,
+}
+
+/// Blocks `start..end` of a run are held by the target of `slot` in `tier`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Holding {
+    pub(crate) slot: u32,
+    pub(crate) tier: Tier,
+    pub(crate) start: u32,
+    pub(crate) end: u32,
+}
+
+/// `count` consecutive blocks of a run, from block `at`, have names in `family`. The same block may have several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NameStretch {
+    pub(crate) family: u32,
+    /// The block size that the names were announced with.
+    pub(crate) size: BlockSize,
+    pub(crate) at: u32,
+    pub(crate) count: u32,
+}
+
+/// How many of each a snapshot contains; its last record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) spaces: u64,
+    pub(crate) targets: u64,
+    pub(crate) runs: u64,
+    pub(crate) blocks: u64,
+    pub(crate) holders: u64,
+    pub(crate) names: u64,
+}
+
+/// First byte of every record.
+mod kind {
+    pub(super) const HEAD: u8 = 1;
+    pub(super) const SPACE: u8 = 2;
+    pub(super) const TARGET: u8 = 3;
+    pub(super) const RUN: u8 = 4;
+    pub(super) const HOLDERS: u8 = 5;
+    pub(super) const NAMES: u8 = 6;
+    pub(super) const END: u8 = 7;
+}

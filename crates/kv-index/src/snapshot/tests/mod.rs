@@ -1,0 +1,135 @@
+//! What a snapshot promises: it comes back as it went in, and anything else is refused.
+
+mod damage;
+mod foreign;
+mod hostile;
+mod round_trip;
+
+use kv_blocks::{DpRank, HashScheme, Identity, WorkerId};
+
+use super::*;
+
+/// More than any snapshot here has.
+const ROOM: u64 = 64 << 20;
+
+/// The content of an index, to be written.
+#[derive(Clone, Debug, Default)]
+struct Sample {
+    spaces: Vec<SpaceRecord>,
+    targets: Vec<TargetRecord>,
+    runs: Vec<OwnRun>,
+}
+
+/// A run that owns its blocks.
+#[derive(Clone, Debug, PartialEq)]
+struct OwnRun {
+    id: u32,
+    space: u32,
+    parent: Option<Parent>,
+    depth: u32,
+    hashes: Vec<SequenceHash>,
+    holders: Vec<Holding>,
+    names: Vec<NameStretch>,
+    engine: Vec<EngineHash>,
+}
+
+impl OwnRun {
+    fn record(&self) -> RunRecord<'_> {
+        let Self { id, space, parent, depth, hashes, holders, names, engine } = self;
+        RunRecord { id: *id, space: *space, parent: *parent, depth: *depth, hashes, holders, names, engine }
+    }
+}
+
+impl From<RunRecord<'_>> for OwnRun {
+    fn from(run: RunRecord<'_>) -> Self {
+        Self {
+            id: run.id,
+            space: run.space,
+            parent: run.parent,
+            depth: run.depth,
+            hashes: run.hashes.to_vec(),
+            holders: run.holders.to_vec(),
+            names: run.names.to_vec(),
+            engine: run.engine.to_vec(),
+        }
+    }
+}
+
+fn written(sample: &Sample, scheme: HashScheme) -> Vec<u8> {
+    let mut file = Vec::new();
+    let mut writer = Writer::new(&mut file, scheme).unwrap();
+    for space in &sample.spaces {
+        writer.space(space).unwrap();
+    }
+    for target in &sample.targets {
+        writer.target(target).unwrap();
+    }
+    for run in &sample.runs {
+        writer.run(&run.record()).unwrap();
+    }
+    let bytes = writer.finish().unwrap();
+    assert_eq!(bytes, file.len() as u64);
+    file
+}
+
+fn loaded(mut file: &[u8]) -> Result<Content, SnapshotError> {
+    read(&mut file, HashScheme::default(), ROOM)
+}
+
+fn size(tokens: u64) -> BlockSize {
+    BlockSize::new(tokens).unwrap()
+}
+
+/// Two namespaces, two targets, a chain of two runs with a hole in what is held, and one of everything else.
+fn small() -> Sample {
+    let namespace = |salt: Option<&str>| Namespace {
+        model: "qwen".into(),
+        lora: salt.map(|_| "sql".into()),
+        salt: salt.map(Arc::from),
+        block_size: size(16),
+        identity: Identity::Tokens,
+    };
+    let target = |slot: u32, member| TargetRecord {
+        slot,
+        target: Target { worker: WorkerId(slot + 10), rank: DpRank(1) },
+        model: Some("qwen".into()),
+        block_sizes: vec![size(16), size(64)],
+        member,
+    };
+    let root = OwnRun {
+        id: 5,
+        space: 1,
+        parent: None,
+        depth: 0,
+        hashes: (100..104).map(SequenceHash).collect(),
+        holders: vec![
+            Holding { slot: 0, tier: Tier::Device, start: 0, end: 1 },
+            Holding { slot: 0, tier: Tier::Device, start: 2, end: 4 },
+            Holding { slot: 0, tier: Tier::Remote, start: 0, end: 4 },
+            Holding { slot: 3, tier: Tier::Disk, start: 0, end: 2 },
+        ],
+        names: vec![
+            NameStretch { family: 7, size: size(16), at: 0, count: 4 },
+            NameStretch { family: 7, size: size(16), at: 1, count: 1 },
+        ],
+        engine: [1, 2, 3, 4, 22].map(EngineHash).to_vec(),
+    };
+    let branch = OwnRun {
+        id: 2,
+        parent: Some(Parent { run: 5, attach: 3 }),
+        depth: 3,
+        hashes: vec![SequenceHash(u64::MAX)],
+        holders: vec![Holding { slot: 3, tier: Tier::Host, start: 0, end: 1 }],
+        names: Vec::new(),
+        engine: Vec::new(),
+        ..root.clone()
+    };
+    Sample {
+        spaces: vec![
+            SpaceRecord { number: 1, namespace: namespace(None) },
+            SpaceRecord { number: 0, namespace: namespace(Some("tenant")) },
+        ],
+        targets: vec![target(0, Some(Member { family: 7, common: false, proven: true })), target(3, None)],
+        runs: vec![root, branch],
+    }
+}

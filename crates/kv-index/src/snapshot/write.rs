@@ -1,0 +1,193 @@
+//! Writes a snapshot.
+
+use std::io::{self, Write};
+
+use kv_blocks::{HashScheme, Identity, Namespace, Tier};
+
+use super::{
+    Counts, Holding, MAX_RUN_BLOCKS, RunRecord, SpaceRecord, TargetRecord, kind,
+    page::{PageWriter, too_long},
+};
+
+/// Holders in one record, so that the run of a thousand targets does not make a page of megabytes.
+const HOLDERS_IN_A_RECORD: usize = 4096;
+
+/// A snapshot under way. Namespaces, targets and parents go in before the runs that name them. One that is not
+/// [finished](Writer::finish) is refused by whoever reads it.
+pub(crate) struct Writer<'w> {
+    pages: PageWriter<'w>,
+    counts: Counts,
+}
+
+impl<'w> Writer<'w> {
+    pub(crate) fn new(to: &'w mut dyn Write, scheme: HashScheme) -> io::Result<Self> {
+        let mut pages = PageWriter::new(to)?;
+        pages.record(|page| {
+            let (code, seed) = match scheme {
+                HashScheme::Xxh3 { seed } => (1, seed),
+                HashScheme::Fnv1a => (2, 0),
+            };
+            page.extend([kind::HEAD, code]);
+            u64s(page, &[seed]);
+            Ok(())
+        })?;
+        Ok(Self { pages, counts: Counts::default() })
+    }
+
+    pub(crate) fn space(&mut self, space: &SpaceRecord) -> io::Result<()> {
+        self.counts.spaces += 1;
+        let Namespace { model, lora, salt, block_size, identity } = &space.namespace;
+        self.pages.record(|page| {
+            page.push(kind::SPACE);
+            u32s(page, &[space.number, block_size.tokens()]);
+            page.push(match identity {
+                Identity::Tokens => 0,
+                Identity::TextPrefix => 1,
+            });
+            text(page, model)?;
+            optional_text(page, lora.as_deref())?;
+            optional_text(page, salt.as_deref())
+        })
+    }
+
+    pub(crate) fn target(&mut self, record: &TargetRecord) -> io::Result<()> {
+        self.counts.targets += 1;
+        let TargetRecord { slot, target, model, block_sizes, member } = record;
+        self.pages.record(|page| {
+            page.push(kind::TARGET);
+            u32s(page, &[*slot, target.worker.0, target.rank.0]);
+            optional_text(page, model.as_deref())?;
+            u32s(page, &[length("the block sizes of a target", block_sizes.len())?]);
+            for size in block_sizes {
+                u32s(page, &[size.tokens()]);
+            }
+            page.push(u8::from(member.is_some()));
+            if let Some(member) = member {
+                u32s(page, &[member.family]);
+                page.extend([u8::from(member.common), u8::from(member.proven)]);
+            }
+            Ok(())
+        })
+    }
+
+    pub(crate) fn run(&mut self, run: &RunRecord<'_>) -> io::Result<()> {
+        check(run).map_err(|message| io::Error::new(io::ErrorKind::InvalidInput, message))?;
+        self.counts.runs += 1;
+        self.counts.blocks += run.hashes.len() as u64;
+        self.pages.record(|page| {
+            page.push(kind::RUN);
+            u32s(page, &[run.id, run.space]);
+            page.push(u8::from(run.parent.is_some()));
+            if let Some(parent) = run.parent {
+                u32s(page, &[parent.run, parent.attach]);
+            }
+            u32s(page, &[run.depth, length("a run", run.hashes.len())?]);
+            words(page, run.hashes, |hash| hash.0);
+            Ok(())
+        })?;
+        // Most blocks have several holders, and most of those hold the same.
+        let stretch = |held: &Holding| (held.start, held.end, held.tier);
+        let mut holders = run.holders.to_vec();
+        holders.sort_unstable_by_key(|held| (stretch(held), held.slot));
+        for alike in holders.chunk_by(|one, next| stretch(one) == stretch(next)) {
+            alike.chunks(HOLDERS_IN_A_RECORD).try_for_each(|some| self.holders(some))?;
+        }
+        for (stretch, names) in run.named() {
+            self.counts.names += names.len() as u64;
+            self.pages.record(|page| {
+                page.push(kind::NAMES);
+                let count = length("a stretch of names", names.len())?;
+                u32s(page, &[stretch.family, stretch.size.tokens(), stretch.at, count]);
+                words(page, names, |name| name.0);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Ends the snapshot. Returns its bytes.
+    pub(crate) fn finish(mut self) -> io::Result<u64> {
+        let Counts { spaces, targets, runs, blocks, holders, names } = self.counts;
+        self.pages.record(|page| {
+            page.push(kind::END);
+            u64s(page, &[spaces, targets, runs, blocks, holders, names]);
+            Ok(())
+        })?;
+        self.pages.finish()
+    }
+
+    /// All of them hold the same.
+    fn holders(&mut self, holders: &[Holding]) -> io::Result<()> {
+        let Some(Holding { tier, start, end, .. }) = holders.first() else { return Ok(()) };
+        self.counts.holders += holders.len() as u64;
+        self.pages.record(|page| {
+            page.push(kind::HOLDERS);
+            u32s(page, &[*start, *end]);
+            page.push(tier_code(*tier));
+            u32s(page, &[length("the holders of a run", holders.len())?]);
+            for holding in holders {
+                u32s(page, &[holding.slot]);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// What would not come back as it went in.
+fn check(run: &RunRecord<'_>) -> Result<(), String> {
+    let RunRecord { id, hashes, names, engine, .. } = run;
+    if hashes.is_empty() || hashes.len() > MAX_RUN_BLOCKS {
+        return Err(format!("run {id} for a snapshot has {} blocks, expected 1 to {MAX_RUN_BLOCKS}", hashes.len()));
+    }
+    let named: u64 = names.iter().map(|stretch| u64::from(stretch.count)).sum();
+    if named != engine.len() as u64 {
+        return Err(format!(
+            "run {id} for a snapshot has {} names, expected the {named} of its stretches",
+            engine.len()
+        ));
+    }
+    Ok(())
+}
+
+fn tier_code(tier: Tier) -> u8 {
+    match tier {
+        Tier::Device => 0,
+        Tier::Host => 1,
+        Tier::Disk => 2,
+        Tier::Remote => 3,
+    }
+}
+
+fn u32s(page: &mut Vec<u8>, numbers: &[u32]) {
+    for number in numbers {
+        page.extend_from_slice(&number.to_le_bytes());
+    }
+}
+
+fn u64s(page: &mut Vec<u8>, numbers: &[u64]) {
+    words(page, numbers, |number| *number);
+}
+
+fn words<T>(page: &mut Vec<u8>, items: &[T], word: impl Fn(&T) -> u64) {
+    let start = page.len();
+    page.resize(start + items.len() * 8, 0);
+    let (places, _) = page[start..].as_chunks_mut();
+    for (place, item) in places.iter_mut().zip(items) {
+        *place = word(item).to_le_bytes();
+    }
+}
+
+fn optional_text(page: &mut Vec<u8>, it: Option<&str>) -> io::Result<()> {
+    page.push(u8::from(it.is_some()));
+    it.map_or(Ok(()), |it| text(page, it))
+}
+
+fn text(page: &mut Vec<u8>, it: &str) -> io::Result<()> {
+    u32s(page, &[length("a text", it.len())?]);
+    page.extend_from_slice(it.as_bytes());
+    Ok(())
+}
+
+fn length(what: &str, length: usize) -> io::Result<u32> {
+    u32::try_from(length).map_err(|_| too_long(what, length))
+}

@@ -1,0 +1,248 @@
+//! From a block's key to its place: one table for all namespaces, 8 bytes a slot.
+//!
+//! The table is cut into segments, each a row of 64-byte lines of eight slots. A directory of fixed length names each
+//! segment's lines; a segment grows by itself, a quarter at a time, so nobody ever waits for the whole table to be moved.
+//!
+//! A slot says `run`, `at` and 22 bits of the key's position in its segment. The position alone decides the line a key
+//! belongs to, whatever the number of lines, so a segment is resized without looking at any block. The block's hash
+//! is not here: whoever finds a slot compares it with the hash in the run.
+//!
+//! A key whose line is full goes to one of seven others that its position names. Its own line counts, for each of these, how many keys are there
+//! (4 bits in a slot's word; a line holds 8), so that a search knows which lines to look at: most often none.
+//!
+//! **Readers.** An entry stays in its word until it is removed or its segment is resized. A resized segment gets other
+//! lines and then another directory entry, with a number that tells it from earlier ones; a reader that found nothing reads
+//! the directory again and starts over if it has changed. So a reader that finds nothing was right at some moment between
+//! the beginning and the end of its search.
+
+#![allow(clippy::cast_possible_truncation, reason = "fields are cut out of words, and numbers of blocks fit 32 bits")]
+
+mod segment;
+mod slot;
+mod update;
+
+use self::{
+    segment::Segment,
+    slot::{DISTANCES, Slot},
+};
+pub(crate) use self::{
+    slot::{Key, MAX_RUNS, RUN_BLOCKS, Spot},
+    update::{Fill, NoRoom, NotInserted},
+};
+use crate::{
+    atomic::{AtomicU64, Ordering, fence},
+    lines::{Chunks, LINE_WORDS},
+};
+
+/// The part of the table that readers use.
+#[derive(Debug)]
+pub(crate) struct Table {
+    directory: Box<[AtomicU64]>,
+    /// Bits of a key that choose the segment.
+    bits: u32,
+    /// Keeps keys unpredictable, so that nobody can aim at one segment.
+    secret: [u64; 2],
+}
+
+impl Table {
+    /// An empty table of `1 << bits` segments.
+    pub(crate) fn new(bits: u32, secret: [u64; 2]) -> Self {
+        Self { directory: (0..1 << bits).map(|_| AtomicU64::new(0)).collect(), bits, secret }
+    }
+
+    /// Where a block of a namespace belongs.
+    #[inline]
+    pub(crate) fn key(&self, space: u64, hash: u64) -> Key {
+        Key::new(hash ^ space, self.secret)
+    }
+
+    /// Asks the processor to load the line where `key` belongs.
+    #[inline]
+    pub(crate) fn prefetch(&self, lines: &Chunks, key: Key) {
+        self.touch(lines, key, self.state(key));
+    }
+
+    /// The same for the other lines that a change of `key` will look at, once its own line is there.
+    #[inline]
+    pub(crate) fn prefetch_further(&self, lines: &Chunks, key: Key) {
+        let segment = Segment::decode(self.state(key).0);
+        let position = key.position(self.bits);
+        let Some(home) = lines.line(segment.line(position, 0)).filter(|_| segment.lines > 0) else { return };
+        let (mut displaced, mut full) = (0, true);
+        for word in home {
+            let word = word.load(Ordering::Relaxed);
+            displaced |= word;
+            full &= !Slot(word).is_empty();
+        }
+        if full || Slot(displaced).displaced() != 0 {
+            for (distance, word) in home.iter().enumerate().skip(1) {
+                let counted = Slot(word.load(Ordering::Relaxed)).displaced() != 0;
+                if counted || full && distance == 1 {
+                    lines.prefetch(segment.line(position, distance as u32));
+                }
+            }
+        }
+    }
+
+    /// What the directory says where `key` belongs.
+    #[inline]
+    pub(crate) fn state(&self, key: Key) -> State {
+        State(self.directory[key.segment(self.bits)].load(Ordering::Acquire))
+    }
+
+    /// The line where `key` belongs, asked for.
+    #[inline]
+    pub(crate) fn touch(&self, lines: &Chunks, key: Key, state: State) -> Line {
+        let segment = Segment::decode(state.0);
+        if segment.lines == 0 {
+            return Line::NONE;
+        }
+        let line = segment.line(key.position(self.bits), 0);
+        lines.prefetch(line);
+        Line(line)
+    }
+
+    /// What the line of a key says of it; nothing is verified.
+    #[inline]
+    pub(crate) fn peek(&self, lines: &Chunks, key: Key, state: State, line: Line) -> Seen {
+        let Some(line) = lines.line(line.0).filter(|_| line != Line::NONE) else { return Seen::Nothing };
+        let position = key.position(self.bits);
+        let Scan { mut equal, displaced, .. } = Scan::of(line, position);
+        while equal != 0 {
+            let slot = Slot(line[equal.trailing_zeros() as usize].load(Ordering::Acquire));
+            if slot.matches(position) {
+                return Seen::Perhaps(slot.spot());
+            }
+            equal &= equal - 1;
+        }
+        fence(Ordering::Acquire);
+        if displaced || self.state(key) != state { Seen::Elsewhere } else { Seen::Nothing }
+    }
+
+    /// The first candidate for `key` that `accept` makes something of.
+    ///
+    /// Candidates share 22 bits with the key: `accept` has to compare the hash.
+    #[inline]
+    pub(crate) fn find<T>(&self, lines: &Chunks, key: Key, mut accept: impl FnMut(Spot) -> Option<T>) -> Option<T> {
+        let place = &self.directory[key.segment(self.bits)];
+        let position = key.position(self.bits);
+        let mut now = place.load(Ordering::Acquire);
+        loop {
+            let segment = Segment::decode(now);
+            if segment.lines == 0 {
+                return None;
+            }
+            if let Some(found) = search(lines, segment, position, &mut accept) {
+                return Some(found);
+            }
+            // Orders the loads above before the one below: if the lines already served another purpose when they were
+            // read, the directory shows it now.
+            fence(Ordering::Acquire);
+            let again = place.load(Ordering::Acquire);
+            if again == now {
+                return None;
+            }
+            now = again;
+        }
+    }
+}
+
+/// What the directory said at one moment about a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct State(u64);
+
+impl State {
+    /// Of no segment.
+    pub(crate) const NONE: Self = Self(0);
+}
+
+/// A line of the table, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Line(u32);
+
+impl Line {
+    /// Of an empty segment.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+}
+
+/// What a key's own line says of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// It is not there.
+    Nothing,
+    /// It may be there: 22 bits are the same.
+    Perhaps(Spot),
+    /// The line does not say: the whole search has to.
+    Elsewhere,
+}
+
+/// One look at a line, without branches: which slot is the one cannot be foreseen.
+struct Scan {
+    /// Bits of slots with that position, some of them perhaps empty.
+    equal: u32,
+    /// Bits of empty slots.
+    empty: u32,
+    /// Whether keys that belong here are further on.
+    displaced: bool,
+}
+
+impl Scan {
+    #[inline]
+    fn of(line: &[AtomicU64; LINE_WORDS], position: u32) -> Self {
+        let (mut equal, mut empty, mut all) = (0, 0, 0);
+        for (at, word) in line.iter().enumerate() {
+            let word = word.load(Ordering::Relaxed);
+            all |= word;
+            equal |= u32::from(Slot(word).position() == position) << at;
+            empty |= u32::from(Slot(word).is_empty()) << at;
+        }
+        Self { equal, empty, displaced: Slot(all).displaced() != 0 }
+    }
+}
+
+#[inline]
+fn search<T>(lines: &Chunks, segment: Segment, position: u32, accept: &mut impl FnMut(Spot) -> Option<T>) -> Option<T> {
+    let home = lines.line(segment.line(position, 0))?;
+    let displaced = match in_line(home, position, accept) {
+        Ok(found) => return Some(found),
+        Err(displaced) => displaced,
+    };
+    if !displaced {
+        return None;
+    }
+    for (distance, word) in home.iter().enumerate().skip(1) {
+        if Slot(word.load(Ordering::Relaxed)).displaced() > 0
+            && let Ok(found) = in_line(lines.line(segment.line(position, distance as u32))?, position, accept)
+        {
+            return Some(found);
+        }
+    }
+    None
+}
+
+/// `Err`: nothing here; whether keys that belong here are further on.
+#[inline]
+fn in_line<T>(
+    line: &[AtomicU64; LINE_WORDS],
+    position: u32,
+    accept: &mut impl FnMut(Spot) -> Option<T>,
+) -> Result<T, bool> {
+    let Scan { mut equal, displaced, .. } = Scan::of(line, position);
+    while equal != 0 {
+        let slot = Slot(line[equal.trailing_zeros() as usize].load(Ordering::Acquire));
+        if slot.matches(position)
+            && let Some(found) = accept(slot.spot())
+        {
+            return Ok(found);
+        }
+        equal &= equal - 1;
+    }
+    Err(displaced)
+}
+
+/// Slots a segment may fill, of a hundred.
+const FULL_PERCENT: usize = 74;
+/// Below this it shrinks.
+const SPARSE_PERCENT: usize = 40;
+
+const _: () = assert!(DISTANCES == LINE_WORDS);

@@ -1,0 +1,106 @@
+//! Keys, and what one word of the table says.
+
+/// Blocks of one run at most.
+pub(crate) const RUN_BLOCKS: u32 = 1 << AT_BITS;
+/// Runs at most.
+pub(crate) const MAX_RUNS: u32 = (1 << RUN_BITS) - 1;
+/// Lines in which a key may be: its own, and seven further on.
+pub(super) const DISTANCES: usize = 8;
+/// Keys that a line can count at one distance.
+pub(super) const MOST_DISPLACED: u64 = 15;
+
+const RUN_BITS: u32 = 25;
+const AT_BITS: u32 = 13;
+pub(super) const POSITION_BITS: u32 = 22;
+const DISPLACED_SHIFT: u32 = RUN_BITS + AT_BITS + POSITION_BITS;
+const POSITION_SHIFT: u32 = RUN_BITS + AT_BITS;
+
+pub(crate) use crate::names::Spot;
+
+/// A block and its namespace, mixed evenly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key(u64);
+
+impl Key {
+    /// Of no block.
+    pub(crate) const NONE: Self = Self(0);
+
+    #[inline]
+    pub(super) fn new(content: u64, secret: [u64; 2]) -> Self {
+        let product = u128::from(content ^ secret[0]) * u128::from(secret[1] | 1);
+        Self((product >> 64) as u64 ^ product as u64)
+    }
+
+    /// The segment, of `1 << bits`.
+    #[inline]
+    pub(super) fn segment(self, bits: u32) -> usize {
+        (self.0 >> (64 - bits)) as usize
+    }
+
+    /// The position within the segment: a fraction of 22 bits.
+    #[inline]
+    pub(super) fn position(self, bits: u32) -> u32 {
+        (self.0 << bits >> (64 - POSITION_BITS)) as u32
+    }
+}
+
+/// One word of the table.
+///
+/// Bits 0..25: run plus one, 0 while the slot is empty. 25..38: block of the run. 38..60: position. 60..64: not of this
+/// slot, but of its line: in slot `d`, how many keys that belong to this line are `d` lines further on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot(pub(super) u64);
+
+impl Slot {
+    pub(super) fn new(spot: Spot, position: u32) -> Self {
+        debug_assert!(spot.run < MAX_RUNS && spot.at < RUN_BLOCKS);
+        let at = u64::from(spot.at) << RUN_BITS;
+        Self(u64::from(spot.run + 1) | at | u64::from(position) << POSITION_SHIFT)
+    }
+
+    #[inline]
+    pub(super) fn is_empty(self) -> bool {
+        self.0 & ((1 << RUN_BITS) - 1) == 0
+    }
+
+    #[inline]
+    pub(super) fn position(self) -> u32 {
+        (self.0 >> POSITION_SHIFT) as u32 & ((1 << POSITION_BITS) - 1)
+    }
+
+    /// Whether something is here that has this position.
+    #[inline]
+    pub(super) fn matches(self, position: u32) -> bool {
+        self.position() == position && !self.is_empty()
+    }
+
+    #[inline]
+    pub(super) fn spot(self) -> Spot {
+        let run = (self.0 as u32 & ((1 << RUN_BITS) - 1)).wrapping_sub(1);
+        Spot { run, at: (self.0 >> RUN_BITS) as u32 & ((1 << AT_BITS) - 1) }
+    }
+
+    #[inline]
+    pub(super) fn displaced(self) -> u64 {
+        self.0 >> DISPLACED_SHIFT
+    }
+
+    /// The same line's count with what `of` says otherwise.
+    pub(super) fn filled_with(self, of: Self) -> Self {
+        Self(self.0 & (0xf << DISPLACED_SHIFT) | of.0)
+    }
+
+    /// The same line's count and nothing else.
+    pub(super) fn emptied(self) -> Self {
+        Self(self.0 & (0xf << DISPLACED_SHIFT))
+    }
+
+    pub(super) fn with_displaced(self, change: i64) -> Self {
+        Self(self.0.wrapping_add((change as u64) << DISPLACED_SHIFT))
+    }
+
+    /// Run, block and position: everything that is this slot's own.
+    pub(super) fn own(self) -> u64 {
+        self.0 & ((1 << DISPLACED_SHIFT) - 1)
+    }
+}

@@ -1,0 +1,216 @@
+//! What the writer does with the table.
+
+use super::{
+    FULL_PERCENT, SPARSE_PERCENT, Scan, Table, search,
+    segment::{MOST_LINES, Segment},
+    slot::{DISTANCES, Key, MOST_DISPLACED, Slot, Spot},
+};
+use crate::{
+    atomic::{AtomicU64, Ordering},
+    lines::{Chunks, Extents, LINE_WORDS},
+};
+
+/// There are no lines left for a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoRoom;
+
+/// Why an entry was not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotInserted {
+    /// There are no lines left for its segment.
+    NoRoom,
+    /// The block has an entry.
+    Known,
+}
+
+/// What the writer knows of the table beside its lines.
+#[derive(Debug)]
+pub(crate) struct Fill {
+    /// Entries per segment.
+    entries: Box<[u32]>,
+}
+
+impl Fill {
+    pub(crate) fn new(table: &Table) -> Self {
+        Self { entries: vec![0; table.directory.len()].into() }
+    }
+
+    /// Entries of all segments.
+    #[cfg(test)]
+    pub(crate) fn total(&self) -> u64 {
+        self.entries.iter().map(|entries| u64::from(*entries)).sum()
+    }
+}
+
+impl Table {
+    /// Lines of all segments.
+    #[cfg(test)]
+    pub(crate) fn lines_in_use(&self) -> u64 {
+        let lines = |word: &AtomicU64| u64::from(Segment::decode(word.load(Ordering::Relaxed)).lines);
+        self.directory.iter().map(lines).sum()
+    }
+
+    /// Adds an entry, unless `known` says of one with the same 22 bits that it is the same block.
+    pub(crate) fn insert(
+        &self,
+        fill: &mut Fill,
+        lines: &Chunks,
+        extents: &mut Extents,
+        key: Key,
+        spot: Spot,
+        known: impl Fn(Spot) -> bool,
+    ) -> Result<(), NotInserted> {
+        let number = key.segment(self.bits);
+        let position = key.position(self.bits);
+        let mut segment = Segment::decode(self.directory[number].load(Ordering::Relaxed));
+        let entries = &mut fill.entries[number];
+        if (*entries as usize + 1) * 100 > segment.lines as usize * LINE_WORDS * FULL_PERCENT {
+            let more = self.resize(number, more_lines(number, segment.lines), lines, extents);
+            // With less room than one would like it still goes on, as long as a slot is found.
+            segment = more.unwrap_or(segment);
+        }
+        if segment.lines > 0 {
+            // The usual case in one look: nothing like it is here, and there is room.
+            let home = writable(lines, segment.line(position, 0));
+            let Scan { equal, empty, displaced } = Scan::of(home, position);
+            let alike = equal & !empty != 0 || displaced;
+            if alike && search(lines, segment, position, &mut |other| known(other).then_some(())).is_some() {
+                return Err(NotInserted::Known);
+            }
+            if empty != 0 {
+                fill_slot(&home[empty.trailing_zeros() as usize], Slot::new(spot, position));
+                *entries += 1;
+                return Ok(());
+            }
+        }
+        while segment.lines == 0 || !place(lines, segment, position, spot) {
+            let more = self.resize(number, more_lines(number, segment.lines), lines, extents);
+            segment = more.map_err(|NoRoom| NotInserted::NoRoom)?;
+        }
+        *entries += 1;
+        Ok(())
+    }
+
+    /// Removes an entry that is there.
+    pub(crate) fn remove(&self, fill: &mut Fill, lines: &Chunks, extents: &mut Extents, key: Key, spot: Spot) {
+        let number = key.segment(self.bits);
+        let position = key.position(self.bits);
+        let segment = Segment::decode(self.directory[number].load(Ordering::Relaxed));
+        take(lines, segment, position, spot);
+        let entries = &mut fill.entries[number];
+        *entries -= 1;
+        let few = *entries as usize * 100 < segment.lines as usize * LINE_WORDS * SPARSE_PERCENT;
+        if *entries == 0 || few && segment.lines > 2 {
+            // Only to save memory: if it cannot be done now, the next removal tries again.
+            let fewer = if *entries == 0 { 0 } else { segment.lines - segment.lines / 3 };
+            let _ = self.resize(number, fewer, lines, extents);
+        }
+    }
+
+    /// Moves a segment to other lines.
+    fn resize(&self, number: usize, count: u32, lines: &Chunks, extents: &mut Extents) -> Result<Segment, NoRoom> {
+        let old = Segment::decode(self.directory[number].load(Ordering::Relaxed));
+        let mut count = count;
+        let new = loop {
+            if count > MOST_LINES {
+                return Err(NoRoom);
+            }
+            if count == 0 {
+                break old.moved(0, 0);
+            }
+            let new = old.moved(extents.take(lines, count).ok_or(NoRoom)?, count);
+            if refill(lines, old, new) {
+                break new;
+            }
+            extents.give(lines, new.first, count);
+            count += (count / 4).max(1);
+        };
+        // The entries are there before the directory says so.
+        self.directory[number].store(new.encode(), Ordering::Release);
+        if old.lines > 0 {
+            extents.give(lines, old.first, old.lines);
+        }
+        Ok(new)
+    }
+}
+
+/// How many lines a segment gets that has too few: 6 to 22 % more. Segments fill up evenly; would they also grow evenly, all
+/// of them would be half empty at the same time.
+fn more_lines(segment: usize, lines: u32) -> u32 {
+    let mixed = (segment as u64 ^ u64::from(lines) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let percent = 6 + (mixed >> 32) % 17;
+    lines + (u64::from(lines) * percent / 100).max(1) as u32
+}
+
+/// Copies all entries; returns whether they fit.
+fn refill(lines: &Chunks, old: Segment, new: Segment) -> bool {
+    for line in 0..new.lines {
+        for word in writable(lines, new.first + line) {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+    (0..old.lines).flat_map(|line| writable(lines, old.first + line)).all(|word| {
+        let slot = Slot(word.load(Ordering::Relaxed));
+        slot.is_empty() || place(lines, new, slot.position(), slot.spot())
+    })
+}
+
+/// Puts an entry in the first free slot; returns whether there was one.
+fn place(lines: &Chunks, segment: Segment, position: u32, spot: Spot) -> bool {
+    let entry = Slot::new(spot, position);
+    let reach = (DISTANCES as u32).min(segment.lines);
+    for distance in 0..reach {
+        let line = writable(lines, segment.line(position, distance));
+        let mut empty = 0_u32;
+        for (at, word) in line.iter().enumerate() {
+            empty |= u32::from(Slot(word.load(Ordering::Relaxed)).is_empty()) << at;
+        }
+        if empty == 0 || distance > 0 && !count_displaced(lines, segment, position, distance, 1) {
+            continue;
+        }
+        fill_slot(&line[empty.trailing_zeros() as usize], entry);
+        return true;
+    }
+    false
+}
+
+fn fill_slot(word: &AtomicU64, entry: Slot) {
+    word.store(Slot(word.load(Ordering::Relaxed)).filled_with(entry).0, Ordering::Release);
+}
+
+fn take(lines: &Chunks, segment: Segment, position: u32, spot: Spot) {
+    let entry = Slot::new(spot, position);
+    let reach = (DISTANCES as u32).min(segment.lines);
+    for distance in 0..reach {
+        let line = writable(lines, segment.line(position, distance));
+        let mut equal = 0_u32;
+        for (at, word) in line.iter().enumerate() {
+            equal |= u32::from(Slot(word.load(Ordering::Relaxed)).own() == entry.0) << at;
+        }
+        if equal == 0 {
+            continue;
+        }
+        let word = &line[equal.trailing_zeros() as usize];
+        word.store(Slot(word.load(Ordering::Relaxed)).emptied().0, Ordering::Release);
+        if distance > 0 {
+            count_displaced(lines, segment, position, distance, -1);
+        }
+        return;
+    }
+    debug_assert!(false, "an entry that is removed is there");
+}
+
+/// Counts a key that is not in its own line; returns false if it cannot count that far.
+fn count_displaced(lines: &Chunks, segment: Segment, position: u32, distance: u32, change: i64) -> bool {
+    let word = &writable(lines, segment.line(position, 0))[distance as usize];
+    let slot = Slot(word.load(Ordering::Relaxed));
+    if change > 0 && slot.displaced() == MOST_DISPLACED {
+        return false;
+    }
+    word.store(slot.with_displaced(change).0, Ordering::Release);
+    true
+}
+
+fn writable(lines: &Chunks, line: u32) -> &[AtomicU64; LINE_WORDS] {
+    lines.line(line).expect("the writer knows which lines there are")
+}

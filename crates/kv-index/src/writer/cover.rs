@@ -1,0 +1,185 @@
+//! Who holds what of a run.
+
+use kv_blocks::SequenceHash;
+
+use super::{Gone, Writer, runs::lines_of};
+use crate::{
+    atomic::{AtomicU64, Ordering},
+    lookup::Core,
+    runs::{Head, Span},
+    table::{NoRoom, Spot},
+};
+
+/// What a change did, in blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Covered {
+    /// Entered or left the tier.
+    pub(crate) in_tier: u32,
+    /// Entered or left the target: held in no tier before or after.
+    pub(crate) at_all: u32,
+}
+
+impl Writer {
+    /// `slot` holds blocks `start..end` of a run in `tier` (0 to 3). `held` is told which of them it held there before;
+    /// `confirmed` says that what was expected of it there is not only expected any more. On an error nothing has changed.
+    pub(crate) fn cover(
+        &mut self,
+        core: &Core,
+        run: u32,
+        span: Span,
+        confirmed: bool,
+        held: &mut Vec<(u32, u32)>,
+    ) -> Result<Covered, NoRoom> {
+        let mut head = core.heads.get(&core.body, run);
+        self.holders.read(&head, &core.body);
+        self.touch(run);
+        let Span { slot, tier, start, end } = span;
+        self.holders.held(slot, tier, start, end, held);
+        let dropped = self.dropped.len();
+        let expected = confirmed && self.holders.unexpect(slot, start, end, &mut self.dropped);
+        if !expected && held[..] == [(start, end)] {
+            return Ok(Covered::default());
+        }
+        let before = self.holders.any_held(slot);
+        let in_tier = self.holders.cover(slot, tier, start, end);
+        let at_all = self.holders.any_held(slot) - before;
+        if let Err(NoRoom) = self.rewrite(core, run, &mut head) {
+            self.dropped.truncate(dropped);
+            return Err(NoRoom);
+        }
+        Ok(Covered { in_tier, at_all })
+    }
+
+    /// `slot` does not hold blocks `start..end` of a run in `tier` any more; lets go of what nobody holds then. Without room
+    /// to say what is left, the slot holds nothing of the run in that tier.
+    pub(crate) fn uncover(&mut self, core: &Core, run: u32, span: Span, gone: &mut dyn FnMut(Gone)) -> Covered {
+        let mut head = core.heads.get(&core.body, run);
+        self.holders.read(&head, &core.body);
+        let Span { slot, tier, start, end } = span;
+        let before = self.holders.any_held(slot);
+        let mut in_tier = self.holders.uncover(slot, tier, start, end);
+        if in_tier == 0 {
+            return Covered::default();
+        }
+        let mut at_all = before - self.holders.any_held(slot);
+        if self.settle(core, run, &mut head, gone).is_err() {
+            // A hole takes more words than a cut; nothing at all takes none.
+            self.holders.read(&head, &core.body);
+            in_tier = self.holders.uncover(slot, tier, 0, head.blocks());
+            at_all = before - self.holders.any_held(slot);
+            let _ = self.settle(core, run, &mut head, gone);
+        }
+        Covered { in_tier, at_all }
+    }
+
+    /// Writes changed holders of a run, where some hold less, and lets go of what nobody holds. An error means that there is
+    /// no room to say it, and that nothing has changed but `holders`.
+    pub(super) fn settle(
+        &mut self,
+        core: &Core,
+        run: u32,
+        head: &mut Head,
+        gone: &mut dyn FnMut(Gone),
+    ) -> Result<(), NoRoom> {
+        let reach = self.holders.reach();
+        // A run that goes as a whole is not written again first.
+        if reach > 0 || self.nodes[run as usize].children > 0 || self.is_pinned(run) {
+            self.rewrite(core, run, head)?;
+        }
+        if reach < head.blocks() {
+            self.trim(core, run, gone);
+        }
+        Ok(())
+    }
+
+    /// Writes the holders of a run.
+    pub(super) fn rewrite(&mut self, core: &Core, run: u32, head: &mut Head) -> Result<(), NoRoom> {
+        core.heads.begin(&core.body, run);
+        let done = self.write_holders(core, head);
+        core.heads.end(&core.body, run, head);
+        if done.is_ok() {
+            self.note_unheld(run, self.holders.unheld());
+        }
+        done
+    }
+
+    /// Puts `holders` into a head, and into its area if they need one. On an error the head is as before.
+    pub(super) fn write_holders(&mut self, core: &Core, head: &mut Head) -> Result<(), NoRoom> {
+        let old = head.has_area().then(|| head.area());
+        if let Some((named, count)) = self.holders.inline() {
+            head.set_inline(&named[..count]);
+            if let Some((line, words)) = old {
+                self.extents.give(&core.body, line, lines_of(words));
+            }
+            return Ok(());
+        }
+        let words = self.holders.title().words();
+        let lines = lines_of(words);
+        let line = match old {
+            Some((line, before)) if lines_of(before) >= lines => {
+                self.extents.give(&core.body, line + lines, lines_of(before) - lines);
+                line
+            }
+            _ => {
+                let line = self.take(core, lines)?;
+                if let Some((old, before)) = old {
+                    self.extents.give(&core.body, old, lines_of(before));
+                }
+                line
+            }
+        };
+        let area = core.body.words(line, words).expect("just taken, or known to be there");
+        for (word, new) in area.iter().zip(self.holders.area_words()) {
+            word.store(new, Ordering::Relaxed);
+        }
+        head.set_area(line, words);
+        Ok(())
+    }
+
+    /// Takes everything of a run from everyone: it is shed. `lost` is told who held what.
+    pub(crate) fn shed(&mut self, core: &Core, run: u32, lost: &mut dyn FnMut(Span), gone: &mut dyn FnMut(Gone)) {
+        let head = core.heads.get(&core.body, run);
+        self.holders.read(&head, &core.body);
+        self.holders.each(&mut *lost);
+        self.holders.unexpect_all(&mut self.dropped);
+        self.holders.clear(head.blocks());
+        self.trim(core, run, gone);
+    }
+
+    /// Calls back with every confirmed stretch of a run.
+    pub(crate) fn each_holder(&mut self, core: &Core, run: u32, visit: impl FnMut(Span)) {
+        self.holders.read(&core.heads.get(&core.body, run), &core.body);
+        self.holders.each(visit);
+    }
+
+    /// Whether `slot` holds a block in any tier.
+    pub(crate) fn holds(&mut self, core: &Core, spot: Spot, slot: u32) -> bool {
+        self.holders.read(&core.heads.get(&core.body, spot.run), &core.body);
+        self.holders.holds(slot, spot.at)
+    }
+
+    /// Calls back with the stretches `slot` holds of a run, in any tier.
+    pub(crate) fn stretches(&mut self, core: &Core, run: u32, slot: u32, mut visit: impl FnMut(Span)) {
+        self.each_holder(core, run, |span| {
+            if span.slot == slot {
+                visit(span);
+            }
+        });
+    }
+
+    /// How many of `rest`, which begins with the block `first`, are its neighbours in the run, going up or down; and the last
+    /// of them.
+    pub(crate) fn stretch(&self, core: &Core, first: Spot, rest: &[SequenceHash]) -> (Spot, usize) {
+        let head = core.heads.get(&core.body, first.run);
+        let known = super::hashes(core, &head);
+        let (before, behind) = (&known[..first.at as usize], &known[first.at as usize + 1..]);
+        let same = |(word, hash): &(&AtomicU64, &SequenceHash)| word.load(Ordering::Relaxed) == hash.0;
+        // Engines let go of the ends of sequences first.
+        let down = before.iter().rev().zip(&rest[1..]).take_while(same).count();
+        if down > 0 {
+            return (Spot { at: first.at - down as u32, ..first }, down + 1);
+        }
+        let up = behind.iter().zip(&rest[1..]).take_while(same).count();
+        (Spot { at: first.at + up as u32, ..first }, up + 1)
+    }
+}

@@ -1,0 +1,26 @@
+//! Where prompts part most often: lookups look there first.
+
+use crate::{
+    atomic::Ordering,
+    lookup::{Core, KNOWN_ENDS},
+};
+
+/// The most frequent depths of new branches, by counters that also forget (Misra and Gries, 1982).
+#[derive(Debug, Default)]
+pub(super) struct Forks {
+    counts: [(u32, u32); KNOWN_ENDS],
+}
+
+impl Forks {
+    /// A run came to hang at `depth`, as others do.
+    pub(super) fn note(&mut self, core: &Core, depth: u32) {
+        if let Some((_, count)) = self.counts.iter_mut().find(|(known, count)| *known == depth && *count > 0) {
+            *count = count.saturating_add(1);
+        } else if let Some(at) = self.counts.iter().position(|(_, count)| *count == 0) {
+            self.counts[at] = (depth, 1);
+            core.ends[at].store(depth, Ordering::Relaxed);
+        } else {
+            self.counts.iter_mut().for_each(|(_, count)| *count -= 1);
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The one who changes the structure; there is one at a time, behind the index's lock.
+//!
+//! Changes of one run (its head, its hashes, its area) lie between `Heads::begin` and `Heads::end`; in between readers of
+//! that run wait or start over. Table entries of new blocks are made after the run says so, those of blocks that go are
+//! removed before it does: a reader that follows an entry compares the hash in any case.
+//!
+//! What is known only here (children, age, free lines) is never read without the lock.
+
+#![allow(clippy::cast_possible_truncation, reason = "fields are cut out of words, and numbers of blocks fit 32 bits")]
+
+#[cfg(test)]
+mod check;
+mod cover;
+mod forks;
+mod promised;
+mod restored;
+mod runs;
+
+use std::collections::BTreeMap;
+
+use crate::{
+    atomic::Ordering,
+    lines::{Extents, LINE_BYTES, LINE_WORDS},
+    lookup::Core,
+    runs::{Head, Holders},
+    spaces::SpaceId,
+    table::{Fill, Key, MAX_RUNS, NoRoom, NotInserted, Spot},
+    writer::forks::Forks,
+};
+
+#[cfg(test)]
+pub(crate) use self::check::Found;
+pub(crate) use self::{cover::Covered, runs::Gone};
+
+/// What only the writer knows of a run.
+#[derive(Clone, Copy, Debug, Default)]
+struct Node {
+    /// Runs that hang on this one.
+    children: u32,
+    /// Lines of its hashes.
+    lines: u32,
+    /// When an event last had to do with it, in runs touched since the beginning.
+    touched: u64,
+    /// Blocks of it that nobody holds.
+    unheld: u32,
+    space: Option<SpaceId>,
+}
+
+/// Who holds the blocks of a new run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Holder {
+    Confirmed { slot: u32, tier: u32 },
+    Expected { slot: u32, expires: u64, stamp: u64 },
+}
+
+/// A namespace, as runs know it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Home {
+    pub(crate) key: u64,
+    pub(crate) id: SpaceId,
+}
+
+/// The writer's books.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    extents: Extents,
+    fill: Fill,
+    nodes: Vec<Node>,
+    free_runs: Vec<u32>,
+    /// How many runs hang on `(run, attach)`.
+    kids: BTreeMap<(u32, u32), u32>,
+    forks: Forks,
+    holders: Holders,
+    /// Bytes that heads and body may take together with everything else.
+    limit: u64,
+    /// Bytes of everything else, as last told.
+    pub(crate) beside: u64,
+    clock: u64,
+    /// Where the search for something to shed goes on.
+    hand: usize,
+    blocks: u64,
+    /// Blocks that nobody holds.
+    unheld: u64,
+    /// Expected blocks that are not expected any more: stamp and number of blocks. For the caller to take.
+    pub(crate) dropped: Vec<(u64, u32)>,
+    /// A block that stays although nobody may hold it, with its run: the change that is under way builds on it.
+    pin: Option<Spot>,
+    /// Whether that kept a block that would have gone.
+    pin_kept: bool,
+}
+
+impl Writer {
+    pub(crate) fn new(core: &Core, limit: u64) -> Self {
+        Self {
+            extents: Extents::new(core.body.log2()),
+            fill: Fill::new(&core.table),
+            nodes: Vec::new(),
+            free_runs: Vec::new(),
+            kids: BTreeMap::new(),
+            forks: Forks::default(),
+            holders: Holders::default(),
+            limit,
+            beside: 0,
+            clock: 0,
+            hand: 0,
+            blocks: 0,
+            unheld: 0,
+            dropped: Vec::new(),
+            pin: None,
+            pin_kept: false,
+        }
+    }
+
+    /// Has a block stay, and with it all those before it, in place of the one pinned before.
+    pub(crate) fn pin(&mut self, spot: Option<Spot>) {
+        self.pin = spot;
+    }
+
+    /// Ends that; lets go of what stayed only for it.
+    pub(crate) fn unpin(&mut self, core: &Core, gone: &mut dyn FnMut(Gone)) {
+        let pin = self.pin.take();
+        if std::mem::take(&mut self.pin_kept)
+            && let Some(Spot { run, .. }) = pin
+        {
+            self.release(core, run, gone);
+        }
+    }
+
+    fn is_pinned(&self, run: u32) -> bool {
+        self.pin.is_some_and(|pin| pin.run == run)
+    }
+
+    /// Distinct blocks in the structure.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Distinct blocks that somebody holds.
+    pub(crate) fn held_blocks(&self) -> u64 {
+        self.blocks - self.unheld
+    }
+
+    /// Notes how many blocks of a run nobody holds.
+    fn note_unheld(&mut self, run: u32, unheld: u32) {
+        let before = std::mem::replace(&mut self.nodes[run as usize].unheld, unheld);
+        self.unheld = self.unheld - u64::from(before) + u64::from(unheld);
+    }
+
+    /// Runs there have ever been at once; numbers below may be free.
+    pub(crate) fn runs(&self) -> u32 {
+        self.nodes.len() as u32
+    }
+
+    /// The namespace of a run; `None` while its number is free.
+    pub(crate) fn space(&self, run: u32) -> Option<SpaceId> {
+        self.nodes.get(run as usize)?.space
+    }
+
+    /// Bytes in use by blocks, holders, table and books.
+    pub(crate) fn bytes(&self) -> u64 {
+        let nodes = (self.nodes.len() - self.free_runs.len()) * size_of::<Node>();
+        self.extents.used() * LINE_BYTES + nodes as u64 + self.kids.len() as u64 * KID_BYTES
+    }
+
+    /// Bytes taken from the system for good.
+    fn committed(&self, core: &Core) -> u64 {
+        let body = (self.extents.chunks() as u64) << core.body.log2();
+        let nodes = (self.nodes.capacity() * size_of::<Node>() + self.free_runs.capacity() * 4) as u64;
+        body * LINE_BYTES + nodes + self.kids.len() as u64 * KID_BYTES + self.extents.own_bytes() + self.beside
+    }
+
+    /// Whether more is in use than allowed, because what stands beside the structure has grown.
+    pub(crate) fn over_budget(&self, core: &Core) -> bool {
+        self.committed(core) > self.limit && self.bytes() + self.beside > self.limit
+    }
+
+    /// Lines for an array, an area or a segment.
+    fn take(&mut self, core: &Core, lines: u32) -> Result<u32, NoRoom> {
+        if let Some(start) = self.extents.take(&core.body, lines) {
+            return Ok(start);
+        }
+        self.grow_body(core)?;
+        self.extents.take(&core.body, lines).ok_or(NoRoom)
+    }
+
+    /// Bytes that everything else will take more once the body is full, if it grows along: lines are never given back, so
+    /// what they leave to it now is all it will have. Not foreseen while there is little of either.
+    fn to_come(&self, core: &Core) -> u64 {
+        let body = (self.extents.chunks() as u64) << core.body.log2();
+        let more = (body + (1 << core.body.log2())).saturating_sub(self.extents.used());
+        if body * LINE_BYTES < self.limit / 4 {
+            return 0;
+        }
+        let to_come = u128::from(self.beside) * u128::from(more) / u128::from(self.extents.used().max(1));
+        to_come.try_into().unwrap_or(u64::MAX)
+    }
+
+    fn grow_body(&mut self, core: &Core) -> Result<(), NoRoom> {
+        let more = LINE_BYTES << core.body.log2();
+        if self.extents.chunks() >= core.body.most() || self.committed(core) + more + self.to_come(core) > self.limit {
+            return Err(NoRoom);
+        }
+        self.extents.grow(&core.body);
+        Ok(())
+    }
+
+    /// A number for a new run.
+    fn take_run(&mut self, core: &Core) -> Result<u32, NoRoom> {
+        if let Some(run) = self.free_runs.pop() {
+            return Ok(run);
+        }
+        let run = self.nodes.len() as u32;
+        if run >= core.heads.most().min(MAX_RUNS) {
+            return Err(NoRoom);
+        }
+        let slab = core.heads.slab();
+        if run.is_multiple_of(slab) {
+            let first = self.take(core, slab)?;
+            for word in core.body.words(first, slab as usize * LINE_WORDS).expect("just taken") {
+                word.store(0, Ordering::Relaxed);
+            }
+            core.heads.add(run, first);
+        }
+        self.nodes.push(Node::default());
+        Ok(run)
+    }
+
+    #[inline]
+    fn insert(&mut self, core: &Core, key: Key, spot: Spot, known: impl Fn(Spot) -> bool) -> Result<(), NotInserted> {
+        loop {
+            let Self { fill, extents, .. } = self;
+            match core.table.insert(fill, &core.body, extents, key, spot, &known) {
+                Ok(()) => break,
+                Err(NotInserted::NoRoom) => self.grow_body(core).map_err(|NoRoom| NotInserted::NoRoom)?,
+                Err(NotInserted::Known) => return Err(NotInserted::Known),
+            }
+        }
+        self.blocks += 1;
+        Ok(())
+    }
+
+    fn touch(&mut self, run: u32) {
+        self.clock += 1;
+        self.nodes[run as usize].touched = self.clock;
+    }
+
+    /// An old run on which nothing hangs and that is not pinned, to be shed: the oldest of a few dozen.
+    pub(crate) fn oldest_leaf(&mut self) -> Option<u32> {
+        let mut oldest: Option<(u64, u32)> = None;
+        let mut seen = 0;
+        for _ in 0..self.nodes.len() {
+            self.hand = (self.hand + 1) % self.nodes.len();
+            let node = &self.nodes[self.hand];
+            if node.space.is_none() || node.children > 0 || self.is_pinned(self.hand as u32) {
+                continue;
+            }
+            if oldest.is_none_or(|(touched, _)| node.touched < touched) {
+                oldest = Some((node.touched, self.hand as u32));
+            }
+            seen += 1;
+            if seen == SAMPLE {
+                break;
+            }
+        }
+        oldest.map(|(_, run)| run)
+    }
+
+    /// The hash of a block that is there.
+    pub(crate) fn hash(&self, core: &Core, spot: Spot) -> u64 {
+        let head = core.heads.get(&core.body, spot.run);
+        hashes(core, &head)[spot.at as usize].load(Ordering::Relaxed)
+    }
+
+    /// The hashes of a run's blocks.
+    pub(crate) fn hashes_of<'a>(&self, core: &'a Core, run: u32) -> impl Iterator<Item = u64> + use<'a> {
+        let head = core.heads.get(&core.body, run);
+        hashes(core, &head).iter().map(|word| word.load(Ordering::Relaxed))
+    }
+
+    /// The place of a block, by its hash.
+    pub(crate) fn find(&self, core: &Core, space: u64, hash: u64) -> Option<Spot> {
+        let key = core.table.key(space, hash);
+        let mut head = Head::NONE;
+        core.table.find(&core.body, key, |spot| core.block_at(space, hash, spot, &mut head).then_some(spot))
+    }
+}
+
+/// Runs among which the oldest is shed.
+const SAMPLE: usize = 64;
+/// A branch in the book of children, its share of empty places included; estimated.
+const KID_BYTES: u64 = 24;
+
+fn hashes<'a>(core: &'a Core, head: &Head) -> &'a [crate::atomic::AtomicU64] {
+    core.body.words(head.hashes(), head.blocks() as usize).expect("the writer knows where hashes are")
+}

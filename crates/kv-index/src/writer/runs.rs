@@ -1,0 +1,406 @@
+//! Runs come, grow, shrink and go.
+
+use kv_blocks::SequenceHash;
+
+use super::{Holder, Home, Node, Writer, hashes};
+use crate::{
+    atomic::Ordering,
+    lines::LINE_WORDS,
+    lookup::Core,
+    runs::{EXPECTED, Expected, Head, Holders, NO_RUN, Span, WHOLE},
+    table::{Key, NoRoom, RUN_BLOCKS, Spot},
+};
+
+/// Runs that hang on one block from which on it counts as a place where prompts part.
+const FORK: u32 = 4;
+/// Blocks ahead of which a key's own line is asked for.
+const FAR: usize = 32;
+/// Blocks ahead of which that line is there, and tells which others are needed.
+const NEAR: usize = 14;
+
+/// A block is known, but not where the event says: a publisher that names blocks by hash got its chain wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Clash;
+
+impl Writer {
+    /// The stretch of known blocks with which `rest` goes on after `last` (`None`: from the root): its first block, and how
+    /// many there are. `None` if not even the first is known.
+    pub(crate) fn locate(
+        &mut self,
+        core: &Core,
+        space: u64,
+        last: Option<Spot>,
+        rest: &[SequenceHash],
+    ) -> Result<Option<(Spot, u32)>, Clash> {
+        let Some(first) = rest.first() else { return Ok(None) };
+        let follows = last.map(|last| Spot { run: last.run, at: last.at + 1 }).filter(|next| {
+            let head = core.heads.get(&core.body, next.run);
+            next.at < head.blocks() && hashes(core, &head)[next.at as usize].load(Ordering::Relaxed) == first.0
+        });
+        let spot = match follows {
+            Some(spot) => spot,
+            None => match self.find(core, space, first.0) {
+                Some(spot) if self.hangs(core, spot, last) => spot,
+                Some(_) => return Err(Clash),
+                None => return Ok(None),
+            },
+        };
+        let head = core.heads.get(&core.body, spot.run);
+        let known = &hashes(core, &head)[spot.at as usize..];
+        let most = known.len().min(rest.len());
+        let same = |offset: usize| known[offset].load(Ordering::Relaxed) == rest[offset].0;
+        // These hashes cover everything before them, so the same last one means that all are.
+        let equal = if same(most - 1) {
+            most
+        } else {
+            let (mut low, mut high) = (1, most - 1);
+            while low < high {
+                let middle = usize::midpoint(low, high);
+                if same(middle) { low = middle + 1 } else { high = middle }
+            }
+            low
+        };
+        Ok(Some((spot, equal as u32)))
+    }
+
+    fn hangs(&self, core: &Core, spot: Spot, last: Option<Spot>) -> bool {
+        let head = core.heads.get(&core.body, spot.run);
+        let before = if spot.at > 0 {
+            Some(Spot { run: spot.run, at: spot.at - 1 })
+        } else if head.parent() == NO_RUN {
+            None
+        } else {
+            Some(Spot { run: head.parent(), at: head.attach() - 1 })
+        };
+        before == last
+    }
+
+    /// Makes blocks after `last` that nobody had, held by `holder`; returns the first, and how many were made: at least
+    /// one, and fewer than asked for if a run is full.
+    pub(crate) fn make(
+        &mut self,
+        core: &Core,
+        home: Home,
+        last: Option<Spot>,
+        rest: &[SequenceHash],
+        holder: Holder,
+    ) -> Result<(Spot, u32), NoRoom> {
+        if let (Some(last), Holder::Confirmed { slot, tier: 0 }) = (last, holder) {
+            let head = core.heads.get(&core.body, last.run);
+            let at_end = last.at + 1 == head.blocks() && head.blocks() < longest(core);
+            if at_end
+                && !head.has_area()
+                && head.inline_holders() == 1
+                && head.holder(0) == (slot, WHOLE)
+                && let Ok(made) = self.extend(core, home, last.run, rest)
+            {
+                return Ok(made);
+            }
+        }
+        self.make_run(core, home, last, rest, |holders, count| match holder {
+            Holder::Confirmed { slot, tier } => {
+                holders.cover(slot, tier, 0, count);
+            }
+            Holder::Expected { slot, expires, stamp } => {
+                let span = Span { slot, tier: EXPECTED, start: 0, end: count };
+                holders.expected.push(Expected { span, expires, stamp });
+            }
+        })
+    }
+
+    /// Makes a run of blocks after `last` that nobody had; `hold` enters who holds them, and is told how many they are.
+    pub(super) fn make_run(
+        &mut self,
+        core: &Core,
+        home: Home,
+        last: Option<Spot>,
+        rest: &[SequenceHash],
+        hold: impl FnOnce(&mut Holders, u32),
+    ) -> Result<(Spot, u32), NoRoom> {
+        let rest = &rest[..rest.len().min(longest(core) as usize)];
+        let count = rest.len() as u32;
+        let lines = count.div_ceil(LINE_WORDS as u32);
+        let run = self.take_run(core)?;
+        let array = match self.take(core, lines) {
+            Ok(array) => array,
+            Err(NoRoom) => {
+                self.free_runs.push(run);
+                return Err(NoRoom);
+            }
+        };
+        for (word, hash) in core.body.words(array, rest.len()).expect("just taken").iter().zip(rest) {
+            word.store(hash.0, Ordering::Relaxed);
+        }
+        let mut head = Head([0; LINE_WORDS]);
+        head.set_blocks(count);
+        head.0[3] = home.key;
+        head.0[4] = rest[rest.len() - 1].0;
+        head.set_hashes(array);
+        if let Some(last) = last {
+            let parent = core.heads.get(&core.body, last.run);
+            head.set_parent(last.run, last.at + 1);
+            head.set_depth(parent.depth() + last.at + 1);
+        } else {
+            head.set_parent(NO_RUN, 0);
+        }
+        self.holders.clear(count);
+        hold(&mut self.holders, count);
+        if self.write_holders(core, &mut head).is_err() {
+            self.extents.give(&core.body, array, lines);
+            self.free_runs.push(run);
+            return Err(NoRoom);
+        }
+        core.heads.begin(&core.body, run);
+        core.heads.end(&core.body, run, &head);
+        self.nodes[run as usize] = Node { lines, space: Some(home.id), ..Node::default() };
+        self.note_unheld(run, self.holders.unheld());
+        if let Some(last) = last {
+            self.join_parent(core, last);
+        }
+        self.touch(run);
+        let made = self.enter(core, home.key, run, 0, rest);
+        if made < count {
+            // No room for all of them in the table: the run ends where it is.
+            self.cut(core, run, made, made);
+            if made == 0 {
+                return Err(NoRoom);
+            }
+        }
+        Ok((Spot { run, at: 0 }, made))
+    }
+
+    /// Adds blocks to the end of a run whose only holder has all of it.
+    fn extend(&mut self, core: &Core, home: Home, run: u32, rest: &[SequenceHash]) -> Result<(Spot, u32), NoRoom> {
+        let mut head = core.heads.get(&core.body, run);
+        let old = head.blocks();
+        let rest = &rest[..rest.len().min((longest(core) - old) as usize)];
+        let count = old + rest.len() as u32;
+        let mut lines = self.nodes[run as usize].lines;
+        let before = (head.hashes(), lines);
+        let needed = count.div_ceil(LINE_WORDS as u32);
+        let moved = needed > lines;
+        let array = if moved {
+            // An eighth more, so that a sequence that grows block by block is not copied each time. Not if room is scarce.
+            let ample = (needed + needed / 8 + u32::from(rest.len() == 1)).min(longest(core) / LINE_WORDS as u32);
+            let (array, got) = match self.take(core, ample) {
+                Ok(array) => (array, ample),
+                Err(NoRoom) => (self.take(core, needed)?, needed),
+            };
+            lines = got;
+            array
+        } else {
+            before.0
+        };
+        core.heads.begin(&core.body, run);
+        let words = core.body.words(array, count as usize).expect("just taken, or known to be there");
+        if moved {
+            for (word, known) in words.iter().zip(hashes(core, &head)) {
+                word.store(known.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        }
+        for (word, hash) in words[old as usize..].iter().zip(rest) {
+            word.store(hash.0, Ordering::Relaxed);
+        }
+        head.set_hashes(array);
+        head.set_blocks(count);
+        head.0[4] = rest[rest.len() - 1].0;
+        core.heads.end(&core.body, run, &head);
+        if moved {
+            self.extents.give(&core.body, before.0, before.1);
+        }
+        self.nodes[run as usize].lines = lines;
+        self.touch(run);
+        let made = self.enter(core, home.key, run, old, rest);
+        if made < rest.len() as u32 {
+            self.holders.read(&core.heads.get(&core.body, run), &core.body);
+            self.cut(core, run, old + made, old + made);
+            if made == 0 {
+                return Err(NoRoom);
+            }
+        }
+        Ok((Spot { run, at: old }, made))
+    }
+
+    /// Makes the table entries of blocks from `first` on; returns how many, up to the first for which there is no room, or
+    /// that is known already: a publisher that names blocks by hash got its chain wrong.
+    fn enter(&mut self, core: &Core, space: u64, run: u32, first: u32, blocks: &[SequenceHash]) -> u32 {
+        let mut keys = Ahead::new(core, blocks.len(), |number| core.table.key(space, blocks[number].0));
+        for (number, block) in blocks.iter().enumerate() {
+            let key = keys.next(core, number);
+            let spot = Spot { run, at: first + number as u32 };
+            let known = |other| {
+                let mut head = Head::NONE;
+                core.block_at(space, block.0, other, &mut head)
+            };
+            if self.insert(core, key, spot, known).is_err() {
+                return number as u32;
+            }
+        }
+        blocks.len() as u32
+    }
+
+    /// Lets go of the blocks at the end of `run` that nobody holds and nothing hangs on, and of the runs before it likewise.
+    /// `holders` has the run's holders. `gone` is told of every block that went.
+    pub(crate) fn trim(&mut self, core: &Core, run: u32, gone: &mut dyn FnMut(Gone)) {
+        let mut run = run;
+        loop {
+            let head = core.heads.get(&core.body, run);
+            let held = self.holders.reach();
+            let hung = if self.nodes[run as usize].children == 0 {
+                0
+            } else {
+                self.kids.range((run, 0)..=(run, u32::MAX)).next_back().map_or(0, |((_, attach), _)| *attach)
+            };
+            let pinned = self.pin.filter(|pin| pin.run == run).map_or(0, |pin| pin.at + 1);
+            self.pin_kept |= pinned > held.max(hung);
+            let keep = held.max(hung).max(pinned);
+            if keep >= head.blocks() {
+                return;
+            }
+            let space = self.nodes[run as usize].space;
+            gone(Gone { run, from: keep, to: head.blocks(), space: space.filter(|_| keep == 0) });
+            self.cut(core, run, keep, head.blocks());
+            if keep > 0 || head.parent() == NO_RUN {
+                return;
+            }
+            run = head.parent();
+            let parent = core.heads.get(&core.body, run);
+            self.holders.read(&parent, &core.body);
+        }
+    }
+
+    /// Shortens a run to `keep` blocks, of which those before `entered` are in the table. `holders` has its holders.
+    pub(super) fn cut(&mut self, core: &Core, run: u32, keep: u32, entered: u32) {
+        let mut head = core.heads.get(&core.body, run);
+        let known = hashes(core, &head);
+        let space = head.space();
+        let leaving = &known[keep as usize..entered as usize];
+        let mut keys =
+            Ahead::new(core, leaving.len(), |number| core.table.key(space, leaving[number].load(Ordering::Relaxed)));
+        for number in 0..leaving.len() {
+            let key = keys.next(core, number);
+            let spot = Spot { run, at: keep + number as u32 };
+            core.table.remove(&mut self.fill, &core.body, &mut self.extents, key, spot);
+        }
+        self.blocks -= u64::from(entered - keep);
+        let lines = self.nodes[run as usize].lines;
+        core.heads.begin(&core.body, run);
+        if keep == 0 {
+            self.note_unheld(run, 0);
+            if head.has_area() {
+                let (line, words) = head.area();
+                self.extents.give(&core.body, line, lines_of(words));
+            }
+            core.heads.end(&core.body, run, &Head([0; LINE_WORDS]));
+            self.extents.give(&core.body, head.hashes(), lines);
+            self.nodes[run as usize] = Node::default();
+            self.free_runs.push(run);
+            self.leave_parent(core, &head);
+            return;
+        }
+        let needed = keep.div_ceil(LINE_WORDS as u32);
+        head.0[4] = known[keep as usize - 1].load(Ordering::Relaxed);
+        head.set_blocks(keep);
+        self.holders.set_blocks(keep);
+        // Fewer blocks need no more words than before, so this finds room.
+        let _ = self.write_holders(core, &mut head);
+        core.heads.end(&core.body, run, &head);
+        self.extents.give(&core.body, head.hashes() + needed, lines - needed);
+        self.nodes[run as usize].lines = needed;
+        self.note_unheld(run, self.holders.unheld());
+    }
+
+    fn join_parent(&mut self, core: &Core, last: Spot) {
+        self.nodes[last.run as usize].children += 1;
+        if self.nodes[last.run as usize].children == 1 {
+            self.say_children(core, last.run, true);
+        }
+        let alike = self.kids.entry((last.run, last.at + 1)).or_insert(0);
+        *alike += 1;
+        if *alike >= FORK {
+            let depth = core.heads.get(&core.body, last.run).depth() + last.at + 1;
+            self.forks.note(core, depth);
+        }
+    }
+
+    /// Tells readers whether they need to look for what hangs on a run.
+    fn say_children(&self, core: &Core, run: u32, any: bool) {
+        let mut head = core.heads.get(&core.body, run);
+        head.set_children(any);
+        core.heads.begin(&core.body, run);
+        core.heads.end(&core.body, run, &head);
+    }
+
+    fn leave_parent(&mut self, core: &Core, head: &Head) {
+        if head.parent() == NO_RUN {
+            return;
+        }
+        self.nodes[head.parent() as usize].children -= 1;
+        if self.nodes[head.parent() as usize].children == 0 {
+            self.say_children(core, head.parent(), false);
+        }
+        let place = (head.parent(), head.attach());
+        if let Some(count) = self.kids.get_mut(&place) {
+            *count -= 1;
+            if *count == 0 {
+                self.kids.remove(&place);
+            }
+        }
+    }
+}
+
+/// The keys of many blocks, their lines asked for some steps ahead of their use.
+struct Ahead<F> {
+    keys: [Key; FAR],
+    count: usize,
+    key: F,
+}
+
+impl<F: Fn(usize) -> Key> Ahead<F> {
+    fn new(core: &Core, count: usize, key: F) -> Self {
+        let mut ahead = Self { keys: [Key::NONE; FAR], count, key };
+        (0..count.min(FAR)).for_each(|number| ahead.ask(core, number));
+        (0..count.min(NEAR)).for_each(|number| core.table.prefetch_further(&core.body, ahead.keys[number]));
+        ahead
+    }
+
+    #[inline]
+    fn ask(&mut self, core: &Core, number: usize) {
+        let key = (self.key)(number);
+        core.table.prefetch(&core.body, key);
+        self.keys[number % FAR] = key;
+    }
+
+    /// Key `number`: they are taken in order.
+    #[inline]
+    fn next(&mut self, core: &Core, number: usize) -> Key {
+        let key = self.keys[number % FAR];
+        if number + FAR < self.count {
+            self.ask(core, number + FAR);
+        }
+        if number + NEAR < self.count {
+            core.table.prefetch_further(&core.body, self.keys[(number + NEAR) % FAR]);
+        }
+        key
+    }
+}
+
+/// Blocks that left the structure.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gone {
+    pub(crate) run: u32,
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+    /// The namespace the whole run left, if nothing of it stays.
+    pub(crate) space: Option<crate::spaces::SpaceId>,
+}
+
+/// Blocks of one run at most. Where memory is cut small for a small budget a run takes a quarter of a chunk.
+fn longest(core: &Core) -> u32 {
+    RUN_BLOCKS.min((LINE_WORDS as u32) << core.body.log2() >> 2)
+}
+
+/// Lines that hold so many words.
+pub(super) fn lines_of(words: usize) -> u32 {
+    words.div_ceil(LINE_WORDS) as u32
+}

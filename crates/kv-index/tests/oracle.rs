@@ -1,0 +1,103 @@
+//! The index against the oracle: every answer, under random operations.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
+
+#[path = "oracle/mod.rs"]
+mod oracle;
+
+use std::sync::Arc;
+
+use contract_id::contract;
+use kv_blocks::Tier;
+use oracle::{
+    dice::Dice,
+    readers::{Length, race},
+    reduce::{list, report},
+    setup::{Setup, Tally},
+    step::Step,
+    trial::Trial,
+    world::{Extent, TargetNo},
+};
+use proptest::{
+    collection::vec,
+    prelude::*,
+    test_runner::{Config, FileFailurePersistence},
+};
+
+/// Plays trials of `steps` steps each.
+fn play(setups: impl Iterator<Item = Setup>, steps: usize) -> Tally {
+    let mut all = Tally::default();
+    for setup in setups {
+        let steps = setup.steps(steps);
+        match Trial::run(&setup, &steps) {
+            Ok(tally) => all += tally,
+            Err(difference) => panic!("{}", report(&setup, steps, difference)),
+        }
+    }
+    all
+}
+
+#[test]
+#[contract("V7", "V9", "V12", "MC4", "MC12", "MC13", "DY17", "DY18")]
+fn every_answer_is_that_of_plain_sets() {
+    let seen = play((0..60).map(Setup::ample), 5000);
+    assert!(seen.credited > seen.queries && seen.orphans > 10_000 && seen.removed > 100_000, "{seen:?}");
+}
+
+#[test]
+#[contract("V9")]
+fn where_room_is_lacking_nobody_is_credited_with_more_than_they_hold() {
+    let seen = play((0..40).map(Setup::tight), 2000);
+    assert!((10..30).contains(&seen.shed), "of 40 trials some lack room and some do not: {seen:?}");
+}
+
+#[test]
+fn lookups_beside_a_writer_say_what_was_held_meanwhile() {
+    let mut credited = 0;
+    for seed in 0..12 {
+        let length = Length { changes: 4000, lookups: 4000 };
+        let (_, seen) = race(seed, length, 2).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        credited += seen.credited;
+    }
+    assert!(credited > 10_000, "{credited}");
+}
+
+/// A difference on either side is found: by the lookup of the prompt, and by the comparison of everything.
+#[test]
+fn the_comparison_sees_a_block_too_many_and_a_block_too_few() {
+    let setup = Setup { extent: Extent { targets: 2, spaces: 1, prompts: 3, blocks: 8 }, ..Setup::ample(7) };
+    for tampered in 0..4 {
+        let mut trial = Trial::new(&setup);
+        let world = Arc::clone(&trial.world);
+        let (target, space) = (TargetNo(0), world.space(0));
+        let prompt = world.prompt(space, 0).to_vec();
+        let tier = Tier::Device;
+        trial.announce(target, space, &prompt, 0..prompt.len(), tier, true).unwrap();
+        trial.look(space, &prompt, 1).unwrap();
+        match tampered {
+            0 => trial.truth.remove(target, space, *prompt.last().unwrap(), tier),
+            1 => trial.truth.remove(target, space, prompt[0], tier),
+            2 => trial.truth.store(target, space, &prompt[..1], Tier::Host),
+            _ => trial.truth.expect(TargetNo(1), space, &prompt, 5, 1),
+        }
+        assert!(trial.look(space, &prompt, 1).is_err(), "{tampered}");
+        assert!(trial.finish().is_err(), "{tampered}");
+    }
+}
+
+proptest! {
+    #![proptest_config(Config {
+        cases: 200,
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct("tests/oracle/regressions.txt"))),
+        ..Config::default()
+    })]
+
+    #[test]
+    #[contract("V7", "V9", "V12", "MC12")]
+    fn no_few_steps_make_a_difference(seed in any::<u64>().no_shrink(), drawn in vec(any::<u64>().no_shrink(), 1..300)) {
+        let steps: Vec<_> = drawn.into_iter().map(|number| Step::draw(&mut Dice::new(number))).collect();
+        if let Err(difference) = Trial::run(&Setup::ample(seed), &steps) {
+            return Err(TestCaseError::fail(format!("{difference}\n{}", list(&steps))));
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! What targets announce: stored and removed, on both sides of a trial.
+
+use std::{ops::Range, sync::Arc};
+
+use kv_blocks::{Identity, IndexUpdate, Removed, SequenceHash, Stored, Tier};
+use kv_index::{Applied, KvIndex};
+
+use super::{
+    dice::mix,
+    naming::Naming,
+    step::{Pattern, Start},
+    trial::Trial,
+    world::{NodeNo, SpaceNo, TargetNo},
+};
+
+/// Blocks that wait for a parent, so that the index need not drop any for lack of room.
+const MAX_WAITING: usize = 1000;
+
+impl Trial {
+    /// The blocks of a prompt that a target may announce now: none that would count as a copy, none twice that wait, and
+    /// none of a model that it does not serve.
+    pub(crate) fn stretch(
+        &self,
+        target: TargetNo,
+        space: SpaceNo,
+        prompt: &[NodeNo],
+        start: Start,
+        blocks: usize,
+        tier: Tier,
+    ) -> Option<Range<usize>> {
+        let serves = self.truth.model(target).is_none_or(|model| model == self.world.spaces[space.0].model);
+        if !serves || self.world.namespace(space).identity != Identity::Tokens {
+            return None;
+        }
+        let device = |node: &&NodeNo| tier == Tier::Device && self.truth.holds(target, space, **node, tier);
+        let waits = |node: &&NodeNo| self.truth.waits(target, space, **node, tier);
+        let from = match start {
+            Start::Root => 0,
+            Start::Behind => prompt.iter().take_while(|node| self.truth.has(target, space, **node)).count(),
+            Start::At(at) => at % prompt.len(),
+        };
+        let end = prompt.len().min(from.saturating_add(blocks.max(1)));
+        // Announced once more from its root, what is held already counts nothing. Not so where the index lacks a block in
+        // front: to it, what is behind is stored again.
+        let repeats = from == 0 && self.exact();
+        let again = prompt[..end].iter().take_while(|node| repeats && device(node) && !waits(node)).count();
+        let first = from.max(again);
+        let to = first + prompt[first..end].iter().take_while(|node| !device(node) && !waits(node)).count();
+        let orphans = from > 0 && !self.truth.has(target, space, prompt[from - 1]);
+        let room = !self.tight && self.truth.waiting_blocks() + to - from <= MAX_WAITING;
+        (from < to && (!orphans || room)).then_some(from..to)
+    }
+
+    /// Stores a stretch of a prompt at a target. Whether its parent is found, where that is open, the index decides.
+    pub(crate) fn announce(
+        &mut self,
+        target: TargetNo,
+        space: SpaceNo,
+        prompt: &[NodeNo],
+        range: Range<usize>,
+        tier: Tier,
+        labels: bool,
+    ) -> Result<(), String> {
+        let namespace = self.world.namespace(space);
+        let nodes = &prompt[range.clone()];
+        let parent = range.start.checked_sub(1).map(|at| prompt[at]);
+        let naming = &mut self.namings[target.0];
+        let applied = if matches!(naming, Naming::Hashes) {
+            let parent = parent.map(|parent| self.world.nodes[parent.0].hash);
+            self.index.store_hashes(target.target(), namespace, parent, &self.world.hashes(nodes), tier)
+        } else {
+            let mut name = |node: NodeNo| naming.name(target, self.world.cell(space, node));
+            let labels = labels || parent.is_none();
+            let stored = Stored {
+                parent: parent.map(&mut name),
+                hashes: nodes.iter().map(|node| name(*node)).collect(),
+                tokens: self.world.tokens(nodes),
+                block_size: namespace.block_size,
+                lora: namespace.lora.clone().filter(|_| labels),
+                salt: namespace.salt.clone().filter(|_| labels),
+                tier,
+            };
+            self.index.apply(target.target(), &IndexUpdate::Stored(stored))
+        };
+        self.take(target, space, parent, nodes, tier, applied)
+    }
+
+    /// Does with the truth what the index says it did with a store, if that can be right.
+    fn take(
+        &mut self,
+        target: TargetNo,
+        space: SpaceNo,
+        parent: Option<NodeNo>,
+        nodes: &[NodeNo],
+        tier: Tier,
+        applied: Applied,
+    ) -> Result<(), String> {
+        let all = u32::try_from(nodes.len()).unwrap();
+        let wrong = |want: &str| Err(format!("{applied:?} for {all} blocks: {want}"));
+        self.tally.stored += u64::from(applied.applied);
+        self.tally.orphans += u64::from(applied.orphans);
+        if self.truth.model(target).is_none() {
+            return if applied.ignored == all { Ok(()) } else { wrong("the target is not registered") };
+        }
+        if !self.exact() {
+            self.truth.store(target, space, nodes, tier);
+            return if applied.applied <= all { Ok(()) } else { wrong("more than there are") };
+        }
+        if applied.orphans > 0 {
+            let known = parent.is_none_or(|parent| self.truth.has(target, space, parent));
+            return if known {
+                wrong("the target holds their parent")
+            } else if applied.orphans != all {
+                wrong("all are behind the same parent")
+            } else {
+                self.truth.orphan(target, space, parent.unwrap(), nodes, tier);
+                Ok(())
+            };
+        }
+        if parent.is_some_and(|parent| !self.truth.was_announced(space, parent)) {
+            return wrong("nobody ever announced their parent");
+        }
+        let waiting = self.truth.waiting_blocks();
+        self.truth.store(target, space, nodes, tier);
+        let freed = waiting > self.truth.waiting_blocks();
+        if applied.applied == all || freed && applied.applied > all { Ok(()) } else { wrong("all should be stored") }
+    }
+
+    /// Blocks of a prompt that a target holds in a tier, or that wait there: some of them.
+    pub(crate) fn chosen(
+        &self,
+        target: TargetNo,
+        space: SpaceNo,
+        prompt: &[NodeNo],
+        pattern: Pattern,
+        tier: Tier,
+    ) -> Vec<NodeNo> {
+        let known = |node: &NodeNo| {
+            self.truth.holds(target, space, *node, tier) || self.truth.waits(target, space, *node, tier)
+        };
+        let held: Vec<_> = prompt.iter().copied().filter(known).collect();
+        let some = |from: usize, count: usize| held.iter().copied().skip(from).take(count);
+        match pattern {
+            Pattern::Tail(count) => held.iter().rev().copied().take(count).collect(),
+            Pattern::Head(count) => some(0, count).collect(),
+            Pattern::Middle(from, count) => some(from % held.len().max(1), count).collect(),
+            Pattern::Scattered(bits) => {
+                held.iter().enumerate().filter(|(at, _)| bits >> (at % 64) & 1 == 1).map(|(_, node)| *node).collect()
+            }
+            Pattern::All => held,
+        }
+    }
+
+    /// Removes blocks of a target, in this order, and `strangers` more that it does not hold.
+    pub(crate) fn discard(
+        &mut self,
+        target: TargetNo,
+        space: SpaceNo,
+        nodes: &[NodeNo],
+        tier: Tier,
+        strangers: usize,
+    ) -> Result<(), String> {
+        let index = Arc::clone(&self.index);
+        let applied = self.tell_removed(&index, target, space, nodes, tier, strangers);
+        let held = nodes.iter().filter(|node| self.truth.holds(target, space, **node, tier)).count();
+        let waiting = nodes.iter().filter(|node| self.truth.waits(target, space, **node, tier)).count();
+        for node in nodes {
+            self.truth.remove(target, space, *node, tier);
+        }
+        let all = u32::try_from(nodes.len() + strangers).unwrap();
+        self.tally.removed += u64::from(applied.applied);
+        let told = applied.applied + applied.ignored == all && applied.orphans == 0;
+        // Blocks that waited may count either way, also those that were held beside.
+        let right = (held..=held + waiting).contains(&(applied.applied as usize));
+        if told && (right || !self.exact()) {
+            return Ok(());
+        }
+        Err(format!("{applied:?} for {all} removals, of which {held} are of held blocks"))
+    }
+
+    /// Tells an index, this one or a copy of it, that blocks were removed.
+    pub(crate) fn tell_removed(
+        &mut self,
+        index: &KvIndex,
+        target: TargetNo,
+        space: SpaceNo,
+        nodes: &[NodeNo],
+        tier: Tier,
+        strangers: usize,
+    ) -> Applied {
+        let naming = &mut self.namings[target.0];
+        let world = &self.world;
+        if matches!(naming, Naming::Hashes) {
+            let unknown = (0..strangers).map(|number| SequenceHash(mix(number as u64)));
+            let hashes: Vec<_> = world.hashes(nodes).into_iter().chain(unknown).collect();
+            index.remove_hashes(target.target(), world.namespace(space), &hashes, tier)
+        } else {
+            let names = nodes.iter().map(|node| naming.name(target, world.cell(space, *node)));
+            let hashes = names.chain((0..strangers).map(Naming::unknown)).collect();
+            index.apply(target.target(), &IndexUpdate::Removed(Removed { hashes, tier }))
+        }
+    }
+}

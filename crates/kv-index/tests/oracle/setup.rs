@@ -1,0 +1,81 @@
+//! What a trial is like, and what it got to see.
+
+use std::{fmt, ops::AddAssign};
+
+use super::{dice::Dice, step::Step, world::Extent};
+
+/// How an index and its world are made.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub(crate) seed: u64,
+    pub(crate) extent: Extent,
+    /// Bytes, if they may not suffice: then the index may hold less than the truth, but never more.
+    pub(crate) tight: Option<u64>,
+}
+
+impl Setup {
+    /// With room for everything.
+    pub(crate) fn ample(seed: u64) -> Self {
+        Self { seed, extent: Extent::draw(&mut Dice::new(seed)), tight: None }
+    }
+
+    /// With less room than its world would fill, or hardly enough.
+    pub(crate) fn tight(seed: u64) -> Self {
+        let dice = &mut Dice::new(seed);
+        let extent = Extent { targets: dice.within(1, 12), spaces: 4, prompts: 200, blocks: 100 };
+        Self { seed, extent, tight: Some(64 << 10 << dice.below(7)) }
+    }
+
+    /// Steps that go with it.
+    pub(crate) fn steps(&self, count: usize) -> Vec<Step> {
+        let mut dice = Dice::new(!self.seed);
+        (0..count).map(|_| Step::draw(&mut dice)).collect()
+    }
+}
+
+/// What a trial got to see.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    /// Lookups compared.
+    pub(crate) queries: u64,
+    /// Targets credited in them, summed.
+    pub(crate) credited: u64,
+    /// Blocks stored, those behind a gap among them.
+    pub(crate) stored: u64,
+    /// Blocks that came before their parent.
+    pub(crate) orphans: u64,
+    pub(crate) removed: u64,
+    /// Trials, or parts of them, in which room was lacking.
+    pub(crate) shed: u64,
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.queries += other.queries;
+        self.credited += other.credited;
+        self.stored += other.stored;
+        self.orphans += other.orphans;
+        self.removed += other.removed;
+        self.shed += other.shed;
+    }
+}
+
+/// What was wrong, and when it was seen.
+#[derive(Clone, Debug)]
+pub(crate) struct Difference {
+    pub(crate) at: String,
+    pub(crate) what: String,
+}
+
+impl Difference {
+    /// A word for the kind of difference.
+    pub(crate) fn kind(&self) -> &str {
+        self.what.split_whitespace().next().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.at, self.what)
+    }
+}

@@ -1,0 +1,239 @@
+//! The index beside the truth.
+
+use std::{
+    collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
+
+use kv_blocks::{IndexUpdate, Moment, Tier};
+use kv_index::{IndexSettings, KvIndex, Matches, Promised};
+
+use super::{
+    dice::{Dice, mix},
+    naming::Naming,
+    setup::{Difference, Setup, Tally},
+    step::{Pattern, Step},
+    truth::Truth,
+    whole,
+    world::{NodeNo, SpaceNo, TargetNo, World},
+};
+
+/// Promises that may still be retracted.
+const PROMISES: usize = 8;
+
+/// An index, and what it should say.
+#[derive(Debug)]
+pub(crate) struct Trial {
+    pub(crate) world: Arc<World>,
+    pub(crate) index: Arc<KvIndex>,
+    pub(crate) truth: Truth,
+    pub(super) namings: Vec<Naming>,
+    pub(super) matches: Matches,
+    promises: VecDeque<(u64, Promised)>,
+    calls: u64,
+    pub(super) tight: bool,
+    pub(super) tally: Tally,
+}
+
+impl Trial {
+    pub(crate) fn new(setup: &Setup) -> Self {
+        let mut dice = Dice::new(mix(setup.seed));
+        let world = World::new(setup.extent, &mut dice);
+        let settings = IndexSettings::default();
+        let memory_budget = setup.tight.unwrap_or(settings.memory_budget);
+        let index = KvIndex::new(IndexSettings { memory_budget, ..settings });
+        let mut truth = Truth::new(&world);
+        let alike = dice.chance(30);
+        let namings = world.targets().map(|_| Naming::some(if alike { 0 } else { dice.below(8) })).collect();
+        for target in world.targets() {
+            let model = usize::from(target.0 % 5 == 4);
+            index.register(target.target(), world.model(model));
+            truth.register(target, model);
+        }
+        Self {
+            world: Arc::new(world),
+            index: Arc::new(index),
+            truth,
+            namings,
+            matches: Matches::default(),
+            promises: VecDeque::new(),
+            calls: 0,
+            tight: setup.tight.is_some(),
+            tally: Tally::default(),
+        }
+    }
+
+    /// Plays all steps, then compares everything; also a panic is a difference.
+    pub(crate) fn run(setup: &Setup, steps: &[Step]) -> Result<Tally, Difference> {
+        let mut last = None;
+        let played = catch_unwind(AssertUnwindSafe(|| {
+            let mut trial = Self::new(setup);
+            for (at, step) in steps.iter().enumerate() {
+                last = Some(at);
+                trial.play(step)?;
+            }
+            last = None;
+            trial.finish().map(|()| trial.tally)
+        }));
+        let played = played.unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            Err(format!("panicked: {}", text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("without a word")))
+        });
+        let at = || last.map_or("in the end".to_owned(), |at| format!("step {at}, {:?}", steps[at]));
+        played.map_err(|what| Difference { at: at(), what })
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        Moment::at(Duration::from_secs(self.truth.now_s))
+    }
+
+    /// Whether index and truth must agree: until room was lacking.
+    pub(crate) fn exact(&self) -> bool {
+        !self.tight || self.index.stats().shed == 0
+    }
+
+    /// Does one thing to both sides, and compares what can be seen of it.
+    pub(crate) fn play(&mut self, step: &Step) -> Result<(), String> {
+        let world = Arc::clone(&self.world);
+        match *step {
+            Step::Store { target, space, prompt, start, blocks, tier, labels } => {
+                let (target, space) = (world.target(target), world.space(space));
+                let nodes = world.prompt(space, prompt);
+                if let Some(range) = self.stretch(target, space, nodes, start, blocks, tier) {
+                    self.announce(target, space, nodes, range, tier, labels)?;
+                }
+                self.look(space, nodes, 0)?;
+            }
+            Step::Remove { target, space, prompt, pattern, tier, strangers } => {
+                let target = world.target(target);
+                // Where the target holds nothing of the prompt, one of the next prompts does as well.
+                let near = (0..24).map(|more| (world.space(space + more % 3), prompt + more / 3));
+                let mut near = near.map(|(space, prompt)| (space, world.prompt(space, prompt)));
+                let holds = |(space, nodes): &(SpaceNo, &[NodeNo])| {
+                    !self.chosen(target, *space, nodes, Pattern::All, tier).is_empty()
+                };
+                let (space, nodes) = near.find(holds).unwrap_or_else(|| {
+                    let space = world.space(space);
+                    (space, world.prompt(space, prompt))
+                });
+                self.discard(target, space, &self.chosen(target, space, nodes, pattern, tier), tier, strangers)?;
+                self.look(space, nodes, 0)?;
+            }
+            Step::Expect { target, space, prompt, blocks, ttl_s, lasting } => {
+                let (target, space) = (world.target(target), world.space(space));
+                let nodes = world.prompt(space, prompt);
+                let fits = self.truth.model(target) == Some(world.spaces[space.0].model);
+                if fits && !self.tight {
+                    self.expect(target, space, &nodes[..nodes.len().min(blocks.max(1))], ttl_s, lasting);
+                }
+                self.look(space, nodes, 0)?;
+            }
+            Step::Look { space, prompt, blocks, strangers } => {
+                let space = world.space(space);
+                let nodes = world.prompt(space, prompt);
+                self.look(space, &nodes[..nodes.len().min(blocks)], strangers)?;
+            }
+            ref step => self.manage(step, &world),
+        }
+        let stats = self.index.stats();
+        if stats.bytes > stats.budget_bytes {
+            return Err(format!("{} bytes in use, {} allowed", stats.bytes, stats.budget_bytes));
+        }
+        Ok(())
+    }
+
+    /// What concerns a target as a whole, or time.
+    fn manage(&mut self, step: &Step, world: &World) {
+        match *step {
+            Step::Cleared { target } => {
+                let target = world.target(target);
+                self.index.apply(target.target(), &IndexUpdate::Cleared);
+                self.truth.clear_tier(target, Tier::Device);
+            }
+            Step::Clear { target } => {
+                let target = world.target(target);
+                self.index.clear(target.target());
+                self.truth.clear(target);
+            }
+            Step::ClearStream { target, space, tier } => {
+                // What it means for blocks without a known namespace, and for what is expected, is left open. Where room was
+                // lacking, only the index knows whether blocks wait.
+                let (target, space) = (world.target(target), world.space(space));
+                let open = self.truth.has_waiting(target) || self.truth.expects_of(target) || !self.exact();
+                if !open {
+                    self.index.clear_stream(target.target(), world.namespace(space), tier);
+                    self.truth.clear_stream(target, space, tier);
+                }
+            }
+            Step::Restart { target, naming } => {
+                let target = world.target(target);
+                self.index.clear(target.target());
+                self.truth.clear(target);
+                self.namings[target.0] = Naming::some(naming);
+            }
+            Step::RemoveWorker { target } => {
+                let target = world.target(target);
+                self.index.remove_worker(target.target().worker);
+                self.truth.remove_worker(target);
+            }
+            Step::Register { target, model } => {
+                let target = world.target(target);
+                self.index.register(target.target(), world.model(model));
+                self.truth.register(target, model);
+            }
+            Step::Retract { which } => {
+                let at = self.promises.len().checked_sub(which + 1);
+                if let Some((call, promised)) = at.and_then(|at| self.promises.remove(at)) {
+                    self.index.retract(promised);
+                    self.truth.retract(call);
+                }
+            }
+            Step::Wait { seconds } => self.truth.wait_until(self.truth.now_s + seconds),
+            Step::Expire => self.index.expire(self.now()),
+            Step::Hole { target } => self.index.hole(world.target(target).target()),
+            Step::Trust { target, trusted } => {
+                let target = world.target(target);
+                if self.truth.model(target).is_some() {
+                    self.index.trust(target.target(), trusted);
+                    self.truth.trust(target, trusted);
+                }
+            }
+            Step::Store { .. } | Step::Remove { .. } | Step::Expect { .. } | Step::Look { .. } => {}
+        }
+    }
+
+    fn expect(&mut self, target: TargetNo, space: SpaceNo, nodes: &[NodeNo], ttl_s: u64, lasting: bool) {
+        let (namespace, chain) = (self.world.namespace(space), self.world.hashes(nodes));
+        let ttl = Duration::from_secs(ttl_s);
+        let promised = if lasting {
+            self.index.predict(target.target(), namespace, &chain, self.now(), ttl)
+        } else {
+            self.index.speculate(target.target(), namespace, &chain, self.now(), ttl)
+        };
+        self.calls += 1;
+        self.truth.expect(target, space, nodes, ttl_s, self.calls);
+        self.promises.push_back((self.calls, promised));
+        if self.promises.len() > PROMISES {
+            self.promises.pop_front();
+        }
+    }
+
+    /// Compares everything there is, and sees that nothing is left behind when all workers have gone.
+    pub(crate) fn finish(&mut self) -> Result<(), String> {
+        whole::compare(self)?;
+        self.tally.shed += u64::from(!self.exact());
+        if self.exact() {
+            whole::compare_rebuilt(self)?;
+        }
+        for target in self.world.targets() {
+            self.index.remove_worker(target.target().worker);
+        }
+        let stats = self.index.stats();
+        if stats.memberships + stats.distinct + stats.speculative + stats.predicted + stats.namespaces > 0 {
+            return Err(format!("all workers have gone, but not all they held: {stats:?}"));
+        }
+        Ok(())
+    }
+}

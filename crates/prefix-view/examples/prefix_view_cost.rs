@@ -1,0 +1,102 @@
+//! Prints what a view of a million prefixes costs: `cargo run --release -p prefix-view --example prefix_view_cost`.
+
+use std::{error::Error, num::NonZeroUsize, sync::Arc, time::Duration, time::Instant};
+
+use kv_blocks::{Moment, SequenceHash};
+use prefix_view::{
+    Candidate, EventKind, Holder, MemoryPrefixIndex, PrefixEvent, PrefixHash, PrefixIndex, Scorer, ScoringSettings,
+    StorageTier, ViewSettings,
+};
+
+const PREFIXES: u64 = 1_000_000;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    // All are kept: what one of them frees would hide what the next one takes.
+    let mut kept = Vec::new();
+    for backends in [1, 2, 8] {
+        kept.push(fill_and_ask(backends)?);
+    }
+    score();
+    Ok(())
+}
+
+/// Spread as hashes are.
+fn prefix(number: u64) -> PrefixHash {
+    PrefixHash::Sequence(SequenceHash(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+}
+
+fn moment(number: u64) -> Moment {
+    Moment::at(Duration::from_micros(number))
+}
+
+#[expect(clippy::disallowed_methods, clippy::print_stdout, reason = "it measures and prints, nothing else")]
+fn fill_and_ask(backends: u64) -> Result<MemoryPrefixIndex, Box<dyn Error>> {
+    let names: Vec<Arc<str>> = (0..backends).map(|number| Arc::from(format!("vllm-{number}"))).collect();
+    let index = MemoryPrefixIndex::new(ViewSettings {
+        max_entries: NonZeroUsize::new(1_000_000).ok_or("0")?,
+        ..ViewSettings::default()
+    });
+    let before = resident_bytes()?;
+    let started = Instant::now();
+    for number in 0..PREFIXES {
+        for name in &names {
+            let event = PrefixEvent { kind: EventKind::Created, prefix: prefix(number), token_count: Some(512) };
+            index.record(name, &event, moment(number))?;
+        }
+    }
+    let entries = PREFIXES * backends;
+    let record = started.elapsed().as_nanos() / u128::from(entries);
+    let bytes = (resident_bytes()? - before) / entries;
+
+    let started = Instant::now();
+    let mut held = 0;
+    for number in 0..PREFIXES {
+        held += index.query(&prefix(number), moment(PREFIXES + number))?.len();
+    }
+    let query = started.elapsed().as_nanos() / u128::from(PREFIXES);
+    let started = Instant::now();
+    for number in PREFIXES..2 * PREFIXES {
+        held += index.query(&prefix(number), moment(PREFIXES + number))?.len();
+    }
+    let miss = started.elapsed().as_nanos() / u128::from(PREFIXES);
+
+    let started = Instant::now();
+    let event = PrefixEvent { kind: EventKind::Created, prefix: prefix(PREFIXES), token_count: Some(512) };
+    index.record(&names[0], &event, moment(3 * PREFIXES))?;
+    let eviction = started.elapsed().as_millis();
+    println!(
+        "{backends} backends: {bytes} bytes an entry, record {record} ns, query {query} ns, query of nothing {miss} ns, \
+         eviction of {} prefixes {eviction} ms ({held} found)",
+        index.stats().evicted_prefixes
+    );
+    Ok(index)
+}
+
+#[expect(clippy::disallowed_methods, clippy::print_stdout, reason = "it measures and prints, nothing else")]
+fn score() {
+    let names: Vec<String> = (0..1_000).map(|number| format!("vllm-{number}")).collect();
+    let Ok(scorer) = Scorer::new(ScoringSettings::default()) else { return };
+    for backends in [8, 64, 1_000] {
+        let holders: Vec<Holder> = names[..backends]
+            .iter()
+            .map(|name| Holder { backend: Arc::from(name.as_str()), tokens: 512, tier: StorageTier::GpuHot })
+            .collect();
+        let candidates: Vec<Candidate<'_>> = names[..backends]
+            .iter()
+            .map(|name| Candidate { backend: name, in_flight: 3, recent_requests: 10, recent_successes: 9 })
+            .collect();
+        let started = Instant::now();
+        let mut sum = 0.0;
+        for _ in 0..1_000 {
+            sum += scorer.score(&holders, 1_024, &candidates).scores[0];
+        }
+        let each = started.elapsed().as_nanos() / (1_000 * backends as u128);
+        println!("{backends} backends: {each} ns a score ({:.2} each)", sum / 1e3);
+    }
+}
+
+/// Memory of this process, by the kernel's count of 4 KiB pages.
+fn resident_bytes() -> Result<u64, Box<dyn Error>> {
+    let text = std::fs::read_to_string("/proc/self/statm")?;
+    Ok(text.split(' ').nth(1).ok_or("statm has no second field")?.parse::<u64>()? * 4096)
+}

@@ -1,0 +1,74 @@
+//! What goes when there is no room.
+
+use std::collections::BinaryHeap;
+
+use kv_blocks::Moment;
+
+use super::{
+    MemoryPrefixIndex,
+    entry::{Horizon, Stamp},
+    ledger::{Ledger, Loss},
+};
+
+/// What is over goes, and what was used before `last_use`, and of what was used at that very moment this many.
+struct Cutoff {
+    last_use: Option<Stamp>,
+    ties: usize,
+}
+
+impl MemoryPrefixIndex {
+    /// Makes room for one more prefix: where there is none, the tenth of all prefixes goes that was neither recorded nor
+    /// found by a query for the longest time. Those whose time is over count first, and all of them go.
+    pub(super) fn make_room(&self, ledger: &mut Ledger, now: Moment) {
+        let max = self.settings.max_entries.get();
+        let horizon = self.horizon(now);
+        // A prefix that is queried while the oldest are being removed stays, so one pass may remove fewer than a tenth.
+        while ledger.prefixes >= max {
+            let Some(cutoff) = self.cutoff((max / 10).max(1), horizon) else { return };
+            self.evict(ledger, cutoff, horizon);
+        }
+    }
+
+    /// Where the `goal` prefixes end that were not used for the longest time. Looks at all of them, which is the price for
+    /// queries that only note the time: a list in the order of use would make each of them a writer.
+    fn cutoff(&self, goal: usize, horizon: Horizon) -> Option<Cutoff> {
+        // Bound: a tenth of `max_entries`.
+        let mut oldest: BinaryHeap<Option<Stamp>> = BinaryHeap::with_capacity(goal);
+        for shard in self.table.shards() {
+            for entry in shard.read().values() {
+                let last_use = entry.last_use(horizon);
+                if oldest.len() < goal {
+                    oldest.push(last_use);
+                } else if let Some(mut newest) = oldest.peek_mut()
+                    && last_use < *newest
+                {
+                    *newest = last_use;
+                }
+            }
+        }
+        let last_use = *oldest.peek()?;
+        Some(Cutoff { last_use, ties: oldest.iter().filter(|other| **other == last_use).count() })
+    }
+
+    fn evict(&self, ledger: &mut Ledger, mut cutoff: Cutoff, horizon: Horizon) {
+        for shard in self.table.shards() {
+            shard.write().retain(|_, entry| {
+                let last_use = entry.last_use(horizon);
+                let tied = last_use.is_some() && last_use == cutoff.last_use;
+                let goes = last_use.is_none() || last_use < cutoff.last_use || tied && cutoff.ties > 0;
+                if !goes {
+                    return true;
+                }
+                cutoff.ties -= usize::from(tied);
+                ledger.lost(&entry.remove_past(horizon), Loss::Expired);
+                let evicted = entry.remove(|_| true);
+                if !evicted.is_empty() {
+                    ledger.evicted_prefix();
+                }
+                ledger.lost(&evicted, Loss::Evicted);
+                ledger.prefixes -= 1;
+                false
+            });
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The view in this process's memory.
+
+mod entry;
+mod evict;
+mod ledger;
+mod table;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use kv_blocks::Moment;
+use parking_lot::Mutex;
+
+use self::{
+    entry::{Entry, Holding, Horizon, Stamp},
+    ledger::{Ledger, Loss},
+    table::Table,
+};
+use crate::{
+    Cleared, Holder, PrefixEvent, PrefixHash, PrefixIndex, Recorded, StorageTier, Unavailable, ViewSettings, ViewStats,
+    tiers::Effect,
+};
+
+/// The view in this process's memory; it is always available.
+///
+/// Queries share a lock with each other and wait for a writer only while that one is in the same part of the table.
+/// Writers go one by one. A query that comes upon entries whose time is over drops them, unless a writer is busy: it
+/// never waits for one.
+#[derive(Debug)]
+pub struct MemoryPrefixIndex {
+    settings: ViewSettings,
+    table: Table,
+    /// Whoever changes what is in the table holds it, and takes locks of the table after it, never before.
+    ledger: Mutex<Ledger>,
+    queries: AtomicU64,
+    hits: AtomicU64,
+}
+
+impl MemoryPrefixIndex {
+    /// An empty view.
+    pub fn new(settings: ViewSettings) -> Self {
+        Self {
+            settings,
+            table: Table::new(settings.max_entries.get()),
+            ledger: Mutex::default(),
+            queries: AtomicU64::new(0),
+            hits: AtomicU64::new(0),
+        }
+    }
+
+    fn horizon(&self, now: Moment) -> Horizon {
+        Horizon::at(now, self.settings.entry_ttl)
+    }
+
+    /// The tokens that a backend holds of a prefix after an event; `None`: the event moves what nobody holds.
+    ///
+    /// An event that does not say how many leaves the number that is known. Where none is, only an event that brings the
+    /// prefix onto the accelerator stands for an assumed number of them.
+    fn tokens(&self, event: &PrefixEvent, known: Option<u32>, tier: StorageTier) -> Option<u32> {
+        let assumed = || (tier == StorageTier::GpuHot).then(|| self.settings.assumed_tokens());
+        event.token_count.or(known).or_else(assumed)
+    }
+
+    fn hold(&self, ledger: &mut Ledger, prefix: &PrefixHash, holding: Holding, now: Moment) {
+        if !self.table.shard(prefix).read().contains_key(prefix) {
+            self.make_room(ledger, now);
+            ledger.prefixes += 1;
+        }
+        let (backend, tier) = (Arc::clone(&holding.backend), holding.tier);
+        let before = self.table.shard(prefix).write().entry(*prefix).or_default().put(holding);
+        ledger.gained(&backend, before, tier);
+    }
+
+    /// Removes from one prefix what `remove` takes out of it, and the prefix itself when nobody is left.
+    fn remove(
+        &self,
+        ledger: &mut Ledger,
+        prefix: &PrefixHash,
+        loss: Loss,
+        remove: impl FnOnce(&mut Entry) -> Vec<Holding>,
+    ) {
+        let mut shard = self.table.shard(prefix).write();
+        let Some(entry) = shard.get_mut(prefix) else { return };
+        ledger.lost(&remove(entry), loss);
+        if entry.is_empty() {
+            shard.remove(prefix);
+            ledger.prefixes -= 1;
+        }
+    }
+
+    /// Removes from every prefix what `remove` takes out of it, and says how much that was.
+    fn remove_everywhere(&self, loss: Loss, mut remove: impl FnMut(&mut Entry) -> Vec<Holding>) -> u64 {
+        let mut removed = 0;
+        for shard in self.table.shards() {
+            // Taken anew for every part, so that events get in between.
+            let mut ledger = self.ledger.lock();
+            shard.write().retain(|_, entry| {
+                let lost = remove(entry);
+                ledger.lost(&lost, loss);
+                removed += lost.len() as u64;
+                if entry.is_empty() {
+                    ledger.prefixes -= 1;
+                }
+                !entry.is_empty()
+            });
+        }
+        removed
+    }
+}
+
+impl PrefixIndex for MemoryPrefixIndex {
+    fn record(&self, backend: &Arc<str>, event: &PrefixEvent, now: Moment) -> Result<Recorded, Unavailable> {
+        let mut ledger = self.ledger.lock();
+        let Some(backend) = ledger.name(backend) else {
+            ledger.ignored();
+            return Ok(Recorded::Ignored);
+        };
+        let horizon = self.horizon(now);
+        self.remove(&mut ledger, &event.prefix, Loss::Expired, |entry| entry.remove_past(horizon));
+        let known = {
+            let shard = self.table.shard(&event.prefix).read();
+            shard.get(&event.prefix).and_then(|entry| entry.of(&backend)).map(|holding| holding.tokens)
+        };
+        let recorded = match self.settings.offloading.effect(event.kind) {
+            Effect::Hold(tier) => match self.tokens(event, known, tier) {
+                Some(tokens) => {
+                    let holding = Holding { backend: Arc::clone(&backend), recorded: now.into(), tokens, tier };
+                    self.hold(&mut ledger, &event.prefix, holding, now);
+                    Recorded::Held
+                }
+                None => Recorded::Ignored,
+            },
+            Effect::Drop if known.is_some() => {
+                self.remove(&mut ledger, &event.prefix, Loss::Dropped, |entry| {
+                    entry.remove(|holding| holding.backend == backend)
+                });
+                Recorded::Dropped
+            }
+            Effect::Drop => Recorded::Ignored,
+        };
+        match recorded {
+            Recorded::Ignored => ledger.ignored(),
+            Recorded::Held | Recorded::Dropped => ledger.applied(&backend, event.kind),
+        }
+        Ok(recorded)
+    }
+
+    fn query(&self, prefix: &PrefixHash, now: Moment) -> Result<Vec<Holder>, Unavailable> {
+        let horizon = self.horizon(now);
+        let (mut holders, past) = match self.table.shard(prefix).read().get(prefix) {
+            Some(entry) => (entry.holders(Stamp::from(now), horizon), entry.has_past(horizon)),
+            None => (Vec::new(), false),
+        };
+        if past && let Some(mut ledger) = self.ledger.try_lock() {
+            self.remove(&mut ledger, prefix, Loss::Expired, |entry| entry.remove_past(horizon));
+        }
+        holders.sort_unstable_by(Holder::rank);
+        self.queries.fetch_add(1, Ordering::Relaxed);
+        if !holders.is_empty() {
+            self.hits.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(holders)
+    }
+
+    fn remove_backend(&self, backend: &str) -> Result<u64, Unavailable> {
+        let removed =
+            self.remove_everywhere(Loss::Dropped, |entry| entry.remove(|holding| *holding.backend == *backend));
+        self.ledger.lock().forget(backend);
+        Ok(removed)
+    }
+
+    fn clear(&self) -> Result<Cleared, Unavailable> {
+        let mut ledger = self.ledger.lock();
+        let cleared = Cleared { prefixes: ledger.prefixes as u64, entries: ledger.entries() };
+        for shard in self.table.shards() {
+            let taken = std::mem::take(&mut *shard.write());
+            for mut entry in taken.into_values() {
+                ledger.lost(&entry.remove(|_| true), Loss::Dropped);
+            }
+        }
+        ledger.prefixes = 0;
+        Ok(cleared)
+    }
+
+    fn cleanup_expired(&self, now: Moment) -> u64 {
+        let horizon = self.horizon(now);
+        self.remove_everywhere(Loss::Expired, |entry| entry.remove_past(horizon))
+    }
+
+    fn stats(&self) -> ViewStats {
+        let written = self.ledger.lock().stats();
+        ViewStats { queries: self.queries.load(Ordering::Relaxed), hits: self.hits.load(Ordering::Relaxed), ..written }
+    }
+}

@@ -1,0 +1,34 @@
+//! Prefixes, spread over locks.
+
+use std::collections::HashMap;
+
+use parking_lot::RwLock;
+
+use super::entry::Entry;
+use crate::PrefixHash;
+
+pub(super) type Shard = HashMap<PrefixHash, Entry>;
+
+/// Prefixes in one part of a full table: a hash map doubles at 1,792 of them, and this leaves room for uneven parts.
+const PART: usize = 1_600;
+
+/// Readers share the lock of one part; a writer that goes through everything holds one part at a time.
+#[derive(Debug)]
+pub(super) struct Table {
+    shards: Box<[RwLock<Shard>]>,
+}
+
+impl Table {
+    pub(super) fn new(max_entries: usize) -> Self {
+        let shards = (max_entries / PART).clamp(16, 8_192);
+        Self { shards: (0..shards).map(|_| RwLock::default()).collect() }
+    }
+
+    pub(super) fn shard(&self, prefix: &PrefixHash) -> &RwLock<Shard> {
+        &self.shards[prefix.spread(self.shards.len())]
+    }
+
+    pub(super) fn shards(&self) -> &[RwLock<Shard>] {
+        &self.shards
+    }
+}

@@ -1,0 +1,84 @@
+//! The first of the two phases of scoring: what is known of a request's prefix, asked for once.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use kv_blocks::Moment;
+use parking_lot::Mutex;
+
+use crate::{Holder, PrefixHash, PrefixIndex};
+
+/// How long an answer stands.
+const STANDS: Duration = Duration::from_millis(100);
+const SHARDS: usize = 64;
+/// Answers kept in one part, so 8,192 in all: 80,000 different prefixes a second. With more, the answers of a full part
+/// are dropped and asked for again; with fewer, the index is asked once per prefix in 100 ms.
+const MOST_ANSWERS: usize = 128;
+
+/// Answers of an index, each of which stands for 100 ms.
+///
+/// Preparing is the phase that may take time; [`Scorer::score`](crate::Scorer::score) then works on the answer alone,
+/// which the request keeps, so that it cannot run out between the two.
+#[derive(Debug)]
+pub struct PreparedQueries {
+    shards: [Mutex<HashMap<PrefixHash, Answer>>; SHARDS],
+    failures: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Answer {
+    given: Moment,
+    holders: Arc<[Holder]>,
+}
+
+impl Default for PreparedQueries {
+    fn default() -> Self {
+        Self { shards: std::array::from_fn(|_| Mutex::default()), failures: AtomicU64::new(0) }
+    }
+}
+
+impl PreparedQueries {
+    /// Who holds `prefix`, best first, as of at most 100 ms ago. Requests that come at the same time share one query.
+    ///
+    /// An index that is not available holds nothing, for 100 ms as well: a request never fails for it, and an outage is
+    /// not met with a query per request.
+    pub fn prepare(&self, index: &dyn PrefixIndex, prefix: &PrefixHash, now: Moment) -> Arc<[Holder]> {
+        let mut answers = self.shards[prefix.spread(SHARDS)].lock();
+        if let Some(answer) = answers.get(prefix).filter(|answer| answer.stands(now)) {
+            return Arc::clone(&answer.holders);
+        }
+        if answers.len() >= MOST_ANSWERS {
+            answers.retain(|_, answer| answer.stands(now));
+        }
+        if answers.len() >= MOST_ANSWERS {
+            answers.clear();
+        }
+        // Asked with the lock held, so that nobody asks the same beside it: no form of the index waits for anything.
+        let holders: Arc<[Holder]> = match index.query(prefix, now) {
+            Ok(holders) => holders.into(),
+            Err(_) => {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                Arc::default()
+            }
+        };
+        answers.insert(*prefix, Answer { given: now, holders: Arc::clone(&holders) });
+        holders
+    }
+
+    /// Queries that the index could not answer, ever.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+}
+
+impl Answer {
+    fn stands(&self, now: Moment) -> bool {
+        now.since(self.given) < STANDS
+    }
+}

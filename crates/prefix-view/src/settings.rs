@@ -1,0 +1,36 @@
+//! How a view is built.
+
+use std::{num::NonZeroUsize, time::Duration};
+
+use crate::Offloading;
+
+/// Settings of a view (`kv_cache_index`); the configuration has checked their ranges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ViewSettings {
+    /// Prefixes at most.
+    pub max_entries: NonZeroUsize,
+    /// An entry that no event confirmed for this long is over.
+    pub entry_ttl: Duration,
+    /// Whether there is a second tier.
+    pub offloading: Offloading,
+    /// Bytes of a prompt that its prefix key covers (`prefix_routing.max_prefix_length`).
+    pub max_prefix_length: u32,
+}
+
+impl Default for ViewSettings {
+    fn default() -> Self {
+        Self {
+            max_entries: NonZeroUsize::new(100_000).expect("it is not 0"),
+            entry_ttl: Duration::from_secs(600),
+            offloading: Offloading::Off,
+            max_prefix_length: 1024,
+        }
+    }
+}
+
+impl ViewSettings {
+    /// Tokens of a prefix whose events never said how many: about four bytes of text are a token.
+    pub(crate) fn assumed_tokens(&self) -> u32 {
+        self.max_prefix_length / 4
+    }
+}

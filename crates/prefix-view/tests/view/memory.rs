@@ -1,0 +1,194 @@
+//! What the view in memory keeps, and for how long.
+
+use std::sync::Arc;
+
+use contract_id::contract;
+use prefix_view::{
+    BackendStats, Cleared, EventKind::*, MemoryPrefixIndex, Offloading, PrefixIndex, Recorded, StorageTier::*,
+};
+
+use crate::{BOTH_TIERS, TTL_S, created, event, holders, prefix, record, room_for, second, settings};
+
+#[test]
+#[contract("CK50", "CK61")]
+fn more_tokens_rank_higher_and_of_equal_ones_those_in_the_accelerators_memory() {
+    let index = MemoryPrefixIndex::new(settings(BOTH_TIERS));
+    created(&index, "warm", 1, 512, second(1));
+    record(&index, "warm", event(Offloaded, 1, None), second(1));
+    created(&index, "hot", 1, 512, second(1));
+    created(&index, "also-hot", 1, 512, second(1));
+    created(&index, "less", 1, 511, second(1));
+    created(&index, "most", 1, 2048, second(1));
+    record(&index, "most", event(Offloaded, 1, None), second(1));
+    let expected = [
+        ("most", 2048, StorageWarm),
+        ("also-hot", 512, GpuHot),
+        ("hot", 512, GpuHot),
+        ("warm", 512, StorageWarm),
+        ("less", 511, GpuHot),
+    ];
+    assert_eq!(holders(&index, 1, second(1)), expected.map(|(name, tokens, tier)| (name.to_string(), tokens, tier)));
+}
+
+#[test]
+fn an_empty_answer_takes_no_memory() {
+    let index = room_for(100);
+    assert_eq!(index.query(&prefix(1), second(1)).unwrap().capacity(), 0);
+    created(&index, "w1", 1, 64, second(1));
+    assert_eq!(index.query(&prefix(1), second(1 + TTL_S)).unwrap().capacity(), 0);
+}
+
+#[test]
+#[contract("CK51", "A11")]
+fn a_prefix_too_many_evicts_the_tenth_that_was_not_used_for_the_longest_time() {
+    let index = room_for(100);
+    for number in 0..100 {
+        created(&index, "w1", number, 64, second(1 + number));
+        created(&index, "w2", number, 64, second(1 + number));
+    }
+    // A query and an event are uses; being asked for a prefix that nobody holds is none.
+    assert_eq!(holders(&index, 3, second(101)).len(), 2);
+    created(&index, "w1", 5, 64, second(101));
+    assert_eq!(holders(&index, 1_000, second(101)), []);
+    // More backends of a known prefix need no room.
+    created(&index, "w3", 0, 64, second(1));
+    assert_eq!(index.stats().prefixes, 100);
+
+    created(&index, "w1", 100, 64, second(102));
+    let gone: Vec<u64> = (0..=100).filter(|number| holders(&index, *number, second(103)).is_empty()).collect();
+    assert_eq!(gone, [0, 1, 2, 4, 6, 7, 8, 9, 10, 11]);
+    let stats = index.stats();
+    assert_eq!((stats.prefixes, stats.entries), (91, 181));
+    assert_eq!((stats.evicted_prefixes, stats.evicted_entries, stats.expired_entries), (10, 21, 0));
+}
+
+#[test]
+#[contract("CK51")]
+fn of_prefixes_last_used_at_the_same_moment_just_as_many_go() {
+    let index = room_for(100);
+    for number in 0..=100 {
+        created(&index, "w1", number, 64, second(1));
+    }
+    assert_eq!((index.stats().prefixes, index.stats().evicted_prefixes), (91, 10));
+}
+
+#[test]
+#[contract("CK51")]
+fn what_is_over_goes_before_what_is_old() {
+    let index = room_for(100);
+    for number in 0..5 {
+        created(&index, "w1", number, 64, second(1));
+    }
+    for number in 5..100 {
+        created(&index, "w1", number, 64, second(10));
+    }
+    // Used last of all, and over soon after.
+    assert_eq!(holders(&index, 0, second(TTL_S)).len(), 1);
+    created(&index, "w1", 100, 64, second(1 + TTL_S));
+    let stats = index.stats();
+    assert_eq!((stats.expired_entries, stats.evicted_prefixes, stats.prefixes), (5, 5, 91));
+}
+
+#[test]
+#[contract("CK51", "A11")]
+fn an_entry_is_over_when_no_event_confirmed_it_for_its_time_to_live() {
+    let index = room_for(100);
+    created(&index, "w1", 1, 64, second(1));
+    created(&index, "w2", 1, 64, second(2));
+    assert_eq!(holders(&index, 1, second(TTL_S)).len(), 2);
+    // Queries do not confirm anything.
+    assert_eq!(holders(&index, 1, second(1 + TTL_S)), [("w2".to_string(), 64, GpuHot)]);
+    // The query dropped the one that was over.
+    assert_eq!((index.stats().entries, index.stats().expired_entries), (1, 1));
+    created(&index, "w2", 1, 64, second(1 + TTL_S));
+    assert_eq!(holders(&index, 1, second(2 * TTL_S)).len(), 1);
+    assert_eq!(holders(&index, 1, second(1 + 2 * TTL_S)), []);
+    assert_eq!((index.stats().prefixes, index.stats().entries, index.stats().expired_entries), (0, 0, 2));
+}
+
+#[test]
+#[contract("CK51")]
+fn cleaning_up_drops_what_is_over_and_nothing_else() {
+    let index = room_for(100);
+    for number in 0..50 {
+        created(&index, "w1", number, 64, second(1 + number));
+        created(&index, "w2", number, 64, second(100));
+    }
+    assert_eq!(index.cleanup_expired(second(TTL_S)), 0);
+    assert_eq!(index.cleanup_expired(second(20 + TTL_S)), 20);
+    assert_eq!((index.stats().prefixes, index.stats().entries), (50, 80));
+    assert_eq!(index.cleanup_expired(second(100 + TTL_S)), 80);
+    let stats = index.stats();
+    assert_eq!((stats.prefixes, stats.entries, stats.expired_entries, stats.evicted_entries), (0, 0, 100, 0));
+}
+
+#[test]
+fn a_backend_that_left_is_forgotten_and_may_come_back() {
+    let index = room_for(100);
+    for number in 0..20 {
+        created(&index, "w1", number, 64, second(1));
+        if number % 2 == 0 {
+            created(&index, "w2", number, 32, second(1));
+        }
+    }
+    assert_eq!(index.remove_backend("w1"), Ok(20));
+    assert_eq!(index.remove_backend("w1"), Ok(0));
+    assert_eq!(holders(&index, 0, second(1)), [("w2".to_string(), 32, GpuHot)]);
+    let stats = index.stats();
+    assert_eq!((stats.prefixes, stats.entries), (10, 10));
+    assert_eq!(stats.backends.iter().map(|backend| &*backend.backend).collect::<Vec<_>>(), ["w2"]);
+    created(&index, "w1", 0, 64, second(2));
+    assert_eq!(holders(&index, 0, second(2)).len(), 2);
+}
+
+#[test]
+fn clearing_forgets_every_entry_and_counts_them() {
+    let index = room_for(100);
+    for number in 0..20 {
+        created(&index, "w1", number, 64, second(1));
+        created(&index, "w2", number, 64, second(1));
+    }
+    assert_eq!(index.clear(), Ok(Cleared { prefixes: 20, entries: 40 }));
+    assert_eq!(index.clear(), Ok(Cleared::default()));
+    assert_eq!(holders(&index, 0, second(1)), []);
+    let stats = index.stats();
+    assert_eq!((stats.evicted_entries, stats.expired_entries), (0, 0));
+    assert_eq!((stats.backends[0].hot, stats.backends[0].events[0]), (0, 20));
+    created(&index, "w1", 0, 64, second(2));
+    assert_eq!(index.stats().entries, 1);
+}
+
+#[test]
+fn the_totals_tell_entries_by_tier_and_events_by_kind() {
+    let index = MemoryPrefixIndex::new(settings(BOTH_TIERS));
+    for number in 0..3 {
+        created(&index, "w1", number, 64, second(1));
+    }
+    created(&index, "w1", 0, 96, second(1));
+    record(&index, "w1", event(Offloaded, 1, None), second(1));
+    record(&index, "w1", event(Purged, 2, None), second(1));
+    record(&index, "w1", event(Purged, 2, None), second(1));
+    record(&index, "w2", event(Reloaded, 0, 64), second(1));
+    record(&index, "w2", event(Evicted, 0, None), second(1));
+    assert_eq!(holders(&index, 0, second(1)).len(), 2);
+    assert_eq!(holders(&index, 2, second(1)), []);
+    let stats = index.stats();
+    assert_eq!((stats.prefixes, stats.entries, stats.queries, stats.hits, stats.ignored_events), (2, 3, 2, 1, 1));
+    let expected = [
+        BackendStats { backend: Arc::from("w1"), events: [4, 0, 1, 0, 1], hot: 1, warm: 1 },
+        BackendStats { backend: Arc::from("w2"), events: [0, 1, 0, 1, 0], hot: 0, warm: 1 },
+    ];
+    assert_eq!(stats.backends, expected);
+}
+
+#[test]
+fn backends_beyond_the_bound_are_ignored_and_counted() {
+    let index = MemoryPrefixIndex::new(settings(Offloading::Off));
+    for number in 0..1024 {
+        created(&index, &format!("w{number}"), 1, 64, second(1));
+    }
+    assert_eq!(record(&index, "one-more", event(Created, 1, 64), second(1)), Recorded::Ignored);
+    assert_eq!((index.stats().entries, index.stats().ignored_events), (1024, 1));
+    index.remove_backend("w0").unwrap();
+    created(&index, "one-more", 1, 64, second(1));
+}

@@ -1,0 +1,116 @@
+//! One query per prefix in 100 ms, and none that a request could fail for.
+
+use std::{sync::Arc, time::Duration};
+
+use contract_id::contract;
+use kv_blocks::Moment;
+use prefix_view::{
+    Candidate, Cleared, Holder, PrefixEvent, PrefixHash, PrefixIndex, PreparedQueries, Recorded, Scorer,
+    ScoringSettings, Unavailable, ViewStats,
+};
+
+use crate::{created, prefix, room_for};
+
+fn ms(milliseconds: u64) -> Moment {
+    Moment::at(Duration::from_millis(milliseconds))
+}
+
+#[test]
+#[contract("CK63")]
+fn an_answer_stands_for_100_ms() {
+    let (index, prepared) = (room_for(100), PreparedQueries::default());
+    created(&index, "w1", 1, 64, ms(0));
+    assert_eq!(prepared.prepare(&index, &prefix(1), ms(1_000)).len(), 1);
+    created(&index, "w2", 1, 64, ms(1_001));
+    for later in [1_001, 1_050, 1_099] {
+        assert_eq!(prepared.prepare(&index, &prefix(1), ms(later)).len(), 1);
+    }
+    assert_eq!(index.stats().queries, 1);
+    // Another prefix is another question.
+    assert_eq!(prepared.prepare(&index, &prefix(2), ms(1_050)).len(), 0);
+    assert_eq!(prepared.prepare(&index, &prefix(2), ms(1_051)).len(), 0);
+    assert_eq!(index.stats().queries, 2);
+    assert_eq!(prepared.prepare(&index, &prefix(1), ms(1_100)).len(), 2);
+    assert_eq!(index.stats().queries, 3);
+}
+
+#[test]
+#[contract("CK63")]
+fn requests_that_come_at_the_same_time_share_one_query() {
+    let (index, prepared) = (room_for(100), PreparedQueries::default());
+    created(&index, "w1", 1, 64, ms(0));
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for step in 0..1_000 {
+                    assert_eq!(prepared.prepare(&index, &prefix(1), ms(1_000 + step % 100)).len(), 1);
+                }
+            });
+        }
+    });
+    assert_eq!(index.stats().queries, 1);
+}
+
+#[test]
+fn more_prefixes_than_answers_are_kept_for_are_answered_all_the_same() {
+    let (index, prepared) = (room_for(100), PreparedQueries::default());
+    for number in 0..100 {
+        created(&index, "w1", number, 64, ms(0));
+    }
+    for number in 0..20_000 {
+        assert_eq!(prepared.prepare(&index, &prefix(number), ms(1)).len(), usize::from(number < 100), "{number}");
+    }
+}
+
+/// A view on another machine that does not answer.
+#[derive(Debug)]
+struct Unreachable;
+
+fn unavailable<T>() -> Result<T, Unavailable> {
+    Err(Unavailable { reason: "connection refused".to_string() })
+}
+
+impl PrefixIndex for Unreachable {
+    fn record(&self, _: &Arc<str>, _: &PrefixEvent, _: Moment) -> Result<Recorded, Unavailable> {
+        unavailable()
+    }
+
+    fn query(&self, _: &PrefixHash, _: Moment) -> Result<Vec<Holder>, Unavailable> {
+        unavailable()
+    }
+
+    fn remove_backend(&self, _: &str) -> Result<u64, Unavailable> {
+        unavailable()
+    }
+
+    fn clear(&self) -> Result<Cleared, Unavailable> {
+        unavailable()
+    }
+
+    fn cleanup_expired(&self, _: Moment) -> u64 {
+        0
+    }
+
+    fn stats(&self) -> ViewStats {
+        ViewStats::default()
+    }
+}
+
+#[test]
+#[contract("CK65")]
+fn a_view_that_does_not_answer_leaves_the_choice_to_others_and_is_not_asked_at_every_request() {
+    let prepared = PreparedQueries::default();
+    let scorer = Scorer::new(ScoringSettings::default()).unwrap();
+    let candidate = Candidate { backend: "w1", in_flight: 0, recent_requests: 0, recent_successes: 0 };
+    for now in [0, 50, 99] {
+        let holders = prepared.prepare(&Unreachable, &prefix(1), ms(now));
+        let verdict = scorer.score(&holders, 1_000, &[candidate]);
+        assert_eq!((verdict.decides, verdict.scores), (false, vec![0.0]));
+    }
+    assert_eq!(prepared.failures(), 1);
+    // It is back.
+    let index = room_for(100);
+    created(&index, "w1", 1, 640, ms(0));
+    let holders = prepared.prepare(&index, &prefix(1), ms(100));
+    assert!(scorer.score(&holders, 1_000, &[candidate]).decides);
+}
