@@ -11,7 +11,7 @@
 //! - **Never too much.** A target is never credited with a block its own stream did not announce, unless the entry is marked
 //!   as unconfirmed (speculative or predicted). Whatever goes wrong (no room, unknown parent, contradiction) loses credit.
 //! - **Readers take no lock and write nothing.** A lookup sees the structure as it was at one moment. The argument is in
-//!   [the protocol](#the-protocol-between-readers-and-the-writer) below.
+//!   [the protocol](#lookups-beside-the-writer) below.
 //! - **A hard budget.** Memory stays within [`IndexSettings::memory_budget`]: what is only expected goes first, then the
 //!   oldest ends of chains, counted as shed. Nothing else ends a confirmed entry: no time to live, no number of entries.
 //! - **A query creates no state**, and nothing here knows about sockets, sequence numbers or clocks: a moment comes in with
@@ -51,34 +51,6 @@
 //! - Memory once taken is used again, not given back to the system.
 //! - [`KvIndex::digest`] and [`KvIndex::save`] go through everything under the writer's lock; lookups go on.
 //!
-//! # The protocol between readers and the writer
-//!
-//! Readers read directory, table lines, heads, hashes and areas, all of them atomic words in memory that stays; the writer is
-//! one at a time behind a lock.
-//!
-//! 1. *Nothing is read out of bounds.* Whatever number a reader comes by, `Chunks::words` gives words of a chunk that exists, or
-//!    nothing; what the words mean is checked afterwards.
-//! 2. *A head is read whole.* `Heads::begin` stores an odd version and then fences (release); `Heads::end` stores the words and
-//!    then the next even version (release). `Heads::read` loads the version (acquire), the words, fences (acquire), and loads
-//!    the version again: had it seen a word of a change, it would see that change's odd version or a later one.
-//! 3. *An answer is of one moment.* A lookup keeps the head of every run on its path, reads their hashes and areas, fences
-//!    (acquire), and compares all versions again. If none has changed, there was a moment, after the last head was read and
-//!    before the first was compared, at which all were as read. Hashes and areas change only between `begin` and `end` of
-//!    their run, so they belong to that moment too. Else the lookup starts over.
-//! 4. *Lines that serve a new purpose do not deceive.* Lines are given back after the version (or the directory) says so, and
-//!    `Extents` fences (release) before anything is written into lines that changed hands. Who reads such a word, and then
-//!    fences (acquire), sees the version changed: points 2, 3 and 5 catch it. Heads never change hands; a run's number that
-//!    is used again goes on counting its versions.
-//! 5. *A block that stays is found.* A table entry keeps its word until it is removed or its segment is resized. A resized
-//!    segment has all its entries before the directory names it (release); a reader that found nothing fences (acquire) and
-//!    reads the directory again. If the word is the same, the lines were that segment's all along.
-//! 6. *A candidate is no answer.* An entry has 22 bits of the key; the reader compares namespace, depth and hash with the run.
-//!    So an entry that is about to be made or removed, and one of a run that was shortened, does no harm.
-//! 7. *Ends.* A path has ever smaller depths, so it ends whatever is torn. Readers wait only for the change of one run, and
-//!    start over only when the writer made progress.
-//! 8. *Numbers that come round* (32-bit versions, 16-bit states of a segment) could deceive a reader that sleeps between two of
-//!    its loads for exactly as many changes.
-//!
 //! # Rules of their own
 //!
 //! **Copies.** Engines hold the same block twice now and then: it is stored twice and removed twice. They also repeat what
@@ -91,6 +63,7 @@
 //!
 //! **Trust.** A target whose announcements turned out wrong can be told to go by predictions alone, see
 //! [`KvIndex::trust`].
+#![doc = include_str!("lookup/PROTOCOL.md")]
 
 mod atomic;
 mod books;

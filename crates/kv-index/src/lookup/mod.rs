@@ -2,9 +2,7 @@
 //!
 //! A lookup finds the deepest block of the chain that is known, collects the runs from there to the root, and walks them
 //! from the root down. It reads each run's head as it was at one moment; in the end it checks that none of the heads
-//! has changed since. Then there was a moment, between the last of its reads and the first of its checks, at which all of
-//! them were as it read them, and hashes and areas with them: the answer is the structure's at that moment. Else it
-//! starts over.
+//! has changed since, else it starts over. `PROTOCOL.md` argues why that is enough.
 
 #![allow(clippy::cast_possible_truncation, reason = "fields are cut out of words, and numbers of blocks fit 32 bits")]
 

@@ -7,23 +7,23 @@
 //! **What they notice.** `check-concurrency weakened` takes away each ordering stronger than relaxed, one by one
 //! (`weakening.rs`), and shows which model fails then. These are the protocol:
 //!
-//! | taken away | fails |
+//! | taken away | fails, for one |
 //! |---|---|
-//! | release fence in `Heads::begin` | blocks are missed while their array moves |
-//! | release store in `Heads::end`, acquire load in `Heads::read` | a head of a new slab, holders that stay |
-//! | acquire fence in `Heads::read` | holders that stay: a head of two versions |
-//! | acquire fence in `Core::block_at` | blocks behind a branch are missed while their array moves |
-//! | acquire fence in `Core::attempt` | holders that stay: an area that serves another run |
-//! | release fence in `Extents::take` | lines that one thread freed and another took |
-//! | release fence in `Extents::give` | keys are missed while their segment moves |
-//! | release store and acquire load of a slab in `Heads` | a head of a new slab |
-//! | release store of the directory, acquire loads in `Table::state` and at the beginning of `Table::find` | keys are missed |
-//! | acquire fences in `Table::peek` and `Table::find` | keys are missed |
+//! | release fence in `Heads::begin` | all runs of an answer are of one moment |
+//! | release store in `Heads::end`, acquire load in `Heads::read` | all runs of an answer are of one moment |
+//! | acquire fence in `Heads::read` | holders that stay, while another makes an area necessary |
+//! | acquire fence in `Core::block_at` | blocks behind a branch |
+//! | acquire fence in `Core::attempt` | holders that stay, while another makes an area necessary |
+//! | release fence in `Extents::take` | lines that one thread frees and another takes |
+//! | release fence in `Extents::give` | a key that stays |
+//! | release store in `Heads::add` | a head in a new slab |
+//! | release store of the directory, acquire loads in `Table::state` and at the beginning of `Table::find` | a key that stays |
+//! | acquire fences in `Table::peek` and `Table::find` | a key that stays |
 //!
-//! These could be relaxed as far as the models know: loads and stores of slots and of their counts in the table, the second
-//! load of the directory in `Table::find`, `Core::width` and `Core::doubts`. They stay, since each makes one step of the
-//! argument local (what an entry names is there) and costs nothing where stores are ordered anyway. The pointer of a chunk
-//! is not modelled: its release and acquire keep the zeroing of its words, which are no atomics then, from being a race.
+//! These could be relaxed as far as the models know: loads and stores of slots in the table and of their counts, the second
+//! load of the directory in `Table::find`, loads of slabs, `Core::width`, `Core::doubts`. They stay: each makes a step of the
+//! argument local (what an entry names is there), and is free on processors that keep stores in order. The pointer of a chunk
+//! stands aside: its release and acquire keep the zeroing of the words, which are no atomics then, from being a race.
 
 mod lookups;
 mod pieces;
