@@ -63,9 +63,9 @@ fn by_memberships(targets: u32, goal: u64, memory: u64) -> Vec<Measured> {
     let mut load = Load::new(Shape { targets, depth: DEPTH }, memory);
     let mut rows = Vec::new();
     println!(
-        "| targets | memberships | distinct | bytes per membership (process) | (counted) | lookup p50 ns | p99 ns |"
+        "| targets | memberships | distinct | bytes per membership (process) | (counted) | lookup p50 ns | p99 ns | as pairs p50 ns |"
     );
-    println!("|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|");
     let steps = [1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000, 300_000_000];
     for next in steps.into_iter().filter(|step| *step < goal).chain([goal]) {
         let grown = load.grow(next, || used().saturating_sub(start) < memory);
