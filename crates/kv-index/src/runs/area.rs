@@ -91,3 +91,16 @@ impl Span {
         u64::from(self.slot) | u64::from(self.tier) << 18 | u64::from(self.start) << 21 | u64::from(self.end) << 35
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_a_reader_takes_for_a_span_has_a_tier_that_there_is() {
+        for garbage in [u64::MAX, 5 << 18, 6 << 18, 7 << 18] {
+            assert_eq!(Span::decode(garbage).tier, EXPECTED);
+        }
+        assert_eq!((0..=4).map(|tier| Span::decode(tier << 18).tier).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+    }
+}
