@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 
@@ -104,8 +105,7 @@ class Engine:
         events = {
             "enable_kv_cache_events": True,
             "publisher": "zmq",
-            "endpoint": f"ipc://{self.folder}/{self.name}.events",
-            "replay_endpoint": f"ipc://{self.folder}/{self.name}.replay",
+            **self.worker["kv_events"],
         }
         command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(self.model)]
         command += ["--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(self.port)]
@@ -140,6 +140,20 @@ class Engine:
             time.sleep(0.3)
         raise RuntimeError(f"{self.name} was not healthy after {limit} s: see {self.folder}/{self.name}.log")
 
+    @property
+    def tells_sources(self):
+        """Whether it says where it publishes, as releases from 0.31 on do."""
+        return self.http.ask("GET", "/kv_event_sources")[0] == 200
+
+    @property
+    def worker(self):
+        """Its entry in a router's configuration, with its event sockets."""
+        sockets = {
+            "endpoint": f"ipc://{self.folder}/{self.name}.events",
+            "replay_endpoint": f"ipc://{self.folder}/{self.name}.replay",
+        }
+        return {"name": self.name, "url": self.url, "kv_events": sockets}
+
     def counters(self):
         """Tokens looked up in the prefix cache, and found there, since the engine started."""
         sums = {"vllm:prefix_cache_queries_total": 0.0, "vllm:prefix_cache_hits_total": 0.0}
@@ -150,13 +164,83 @@ class Engine:
         return tuple(sums.values())
 
 
+class Cable:
+    """A unix socket in front of an engine's event socket, that can be cut; `with` ends it."""
+
+    def __init__(self, engine):
+        self.name, self.far = engine.name, f"{engine.folder}/{engine.name}.events"
+        self.near = f"{engine.folder}/{engine.name}.cable"
+        self.lock, self.ends, self.whole = threading.Lock(), [], True
+
+    @property
+    def flags(self):
+        return ["--kv-events", f"{self.name}=ipc://{self.near}"]
+
+    def __enter__(self):
+        pathlib.Path(self.near).unlink(missing_ok=True)
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.near)
+        self.listener.listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.listener.close()
+        self.cut()
+
+    def _accept(self):
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return
+            far = socket.socket(socket.AF_UNIX)
+            with self.lock:
+                if not self.whole:
+                    near.close()
+                    continue
+                far.connect(self.far)
+                self.ends += [near, far]
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
+
+    @staticmethod
+    def _carry(source, sink):
+        try:
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        except OSError:
+            pass
+
+    def cut(self):
+        """Ends every connection, in the middle of whatever it carries, and takes no new one."""
+        with self.lock:
+            self.whole, ends, self.ends = False, self.ends, []
+        for end in ends:
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            end.close()
+
+    def mend(self):
+        with self.lock:
+            self.whole = True
+
+
 class Router:
     """`warmroute serve` in front of engines, with every stream live; `with` ends it."""
 
     def __init__(self, program, engines, folder, *flags):
         command = [program, "serve", "--port", "0", "--admin-listen", "127.0.0.1:0", "--print-ready", *flags]
-        for engine in engines:
-            command += ["-w", f"{engine.name}={engine.url}"]
+        if all(engine.tells_sources for engine in engines):
+            for engine in engines:
+                command += ["-w", f"{engine.name}={engine.url}"]
+        else:
+            # JSON is YAML.
+            file = pathlib.Path(folder) / "router.yaml"
+            file.write_text(json.dumps({"workers": [engine.worker for engine in engines]}))
+            command += ["-c", str(file)]
         self.log = pathlib.Path(folder) / "router.log"
         self.process = Process("router", command, self.log, stdout=subprocess.PIPE)
         try:

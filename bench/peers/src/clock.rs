@@ -17,11 +17,18 @@ use rustix::{
 /// Ticks since a fixed point.
 ///
 /// On x86-64 this is the time stamp counter: it takes about 10 ns to read, a clock of the system two or three times that.
+/// The fences keep loads of what comes before from being counted, and wait for those of what is measured.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn ticks() -> u64 {
-    // SAFETY: every x86-64 processor has the counter, and reading it changes nothing.
-    unsafe { core::arch::x86_64::_rdtsc() }
+    use core::arch::x86_64::{_mm_lfence, _rdtsc};
+    // SAFETY: every x86-64 processor has the counter and the fence; neither changes anything.
+    unsafe {
+        _mm_lfence();
+        let now = _rdtsc();
+        _mm_lfence();
+        now
+    }
 }
 
 /// Ticks since a fixed point: nanoseconds since the first call.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{
     extract::{Request, State},
-    http::{HeaderMap, header},
+    http::{HeaderMap, StatusCode, header},
     middleware::Next,
     response::Response,
 };
@@ -48,8 +48,14 @@ pub struct Access {
 pub(crate) async fn check(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
     match allowed(&access, request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(error) => answer::error(&error),
+        Err(error) => refused(&error, &request),
     }
+}
+
+/// The Conductor's callers read errors of their own kind.
+fn refused(error: &ApiError, request: &Request) -> Response {
+    let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::FORBIDDEN);
+    indexer::refusal(request.uri(), request.headers(), status, &error.message).unwrap_or_else(|| answer::error(error))
 }
 
 fn allowed(access: &Access, headers: &HeaderMap) -> Result<(), ApiError> {

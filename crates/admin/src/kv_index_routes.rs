@@ -136,7 +136,9 @@ impl Dump {
 }
 
 fn names(parts: &AdminParts) -> HashMap<WorkerId, Arc<str>> {
-    parts.fleet.snapshot().workers.iter().map(|worker| (worker.id, Arc::clone(&worker.name))).collect()
+    let snapshot = parts.fleet.snapshot();
+    let workers = snapshot.workers.iter().map(|worker| (worker.id, Arc::clone(&worker.name)));
+    workers.chain(parts.indexer.names()).collect()
 }
 
 #[cfg(test)]

@@ -7,9 +7,11 @@
 
 mod access;
 mod answer;
+mod conductor;
 mod decisions;
 mod doctor;
 mod gauges;
+mod kv_events;
 mod kv_index_routes;
 mod listener;
 mod metrics;
@@ -27,6 +29,7 @@ use axum::{
     routing::{get, post},
 };
 use fleet::Fleet;
+use indexer::Indexer;
 use kv_index::KvIndex;
 use net::Clock;
 use parity::Book;
@@ -35,8 +38,9 @@ use prometheus_client::registry::Registry;
 use routing::{Router, receipt::Ring};
 
 pub use access::{Access, Token};
+pub use conductor::residents;
 pub use doctor::Doctor;
-pub use listener::serve;
+pub use listener::{serve, serve_routes};
 pub use route::DryRun;
 
 /// Everything the listener reads.
@@ -48,6 +52,8 @@ pub struct AdminParts {
     pub router: Arc<Router>,
     /// Cache content.
     pub index: Arc<KvIndex>,
+    /// The Conductor API.
+    pub indexer: Arc<Indexer>,
     /// Receipts.
     pub ring: Arc<Ring>,
     /// How predictions fare.
@@ -63,7 +69,8 @@ pub struct AdminParts {
 }
 
 /// All routes of the listener. A path that is not here answers `unknown_route`.
-pub(crate) fn routes(parts: AdminParts, access: Access) -> Routes {
+pub(crate) fn routes(parts: AdminParts, access: &Access) -> Routes {
+    let conductor = indexer::routes(Arc::clone(&parts.indexer));
     let longest = DefaultBodyLimit::max(parts.dry_run.max_body_bytes);
     Routes::new()
         .route("/metrics", get(metrics::text))
@@ -77,9 +84,10 @@ pub(crate) fn routes(parts: AdminParts, access: Access) -> Routes {
         .route("/admin/models", get(models::list))
         .route("/admin/kv-index/digest", get(kv_index_routes::digest))
         .route("/admin/kv-index/dump", get(kv_index_routes::dump))
+        .route("/v1/kv_events", kv_events::route(access))
         .route("/v1/route", post(route::dry_run).layer(longest).fallback(route::post_only))
         .fallback(answer::unknown_route)
         .method_not_allowed_fallback(answer::method_not_allowed)
-        .layer(axum::middleware::from_fn_with_state(Arc::new(access), access::check))
         .with_state(Arc::new(parts))
+        .merge(conductor)
 }

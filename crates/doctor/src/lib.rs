@@ -16,7 +16,7 @@ mod surroundings;
 
 use std::{sync::Arc, time::Duration};
 
-use config::Settings;
+use config::{Problem, Settings};
 use fleet::{FleetParts, Meetings};
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream};
 use kv_blocks::{HashScheme, WorkerId};
@@ -57,7 +57,7 @@ pub async fn diagnose(settings: &Settings, surroundings: &Surroundings, options:
     let clock = Clock::system();
     let meetings = match Meetings::new(parts(settings, surroundings, clock)) {
         Ok(meetings) => meetings,
-        Err(error) => return bad_configuration(&[error.to_string()]),
+        Err(error) => return bad_configuration(&[Problem::bad_value("workers", "", &error.to_string())]),
     };
     let looks: Vec<BoxFuture<'_, Observed>> = (0u32..)
         .zip(&settings.workers)

@@ -1,5 +1,6 @@
 //! The report's shape, `warmroute.doctor/1`, and the lists of checks.
 
+use config::Problem;
 use serde::Serialize;
 
 /// Checks of a worker, in the order of the report.
@@ -118,18 +119,26 @@ pub(crate) fn none_failed(checks: &[Check]) -> bool {
 }
 
 /// The report of a configuration that cannot be used: nobody was asked anything.
-pub fn bad_configuration(problems: &[String]) -> Report {
+pub fn bad_configuration(problems: &[Problem]) -> Report {
+    let all = |text: fn(&Problem) -> String| problems.iter().map(text).collect::<Vec<_>>().join("; ");
     let check = |id: &&'static str| {
         let (status, message, fix) = if *id == "config" {
-            (
-                Status::Fail,
-                problems.join("; "),
-                Some("correct the configuration, see `warmroute config check`".to_owned()),
-            )
+            (Status::Fail, all(Problem::to_string), Some(all(correction)))
         } else {
             (Status::Skip, "the configuration cannot be used".to_owned(), None)
         };
         Check { id, status, found: None, expected: None, message, fix }
     };
     Report::new(ROUTER_CHECKS.iter().map(check).collect(), Vec::new())
+}
+
+/// What to write instead.
+fn correction(problem: &Problem) -> String {
+    let Problem { path, nearest, expected, .. } = problem;
+    match (nearest, expected) {
+        _ if path.is_empty() => "correct the file, see `warmroute config check`".to_owned(),
+        (Some(nearest), _) => format!("at {path} write {nearest}"),
+        (None, Some(expected)) => format!("set {path} to {expected}"),
+        (None, None) => format!("correct {path}"),
+    }
 }

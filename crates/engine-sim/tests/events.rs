@@ -194,6 +194,7 @@ async fn counted(engine: &RunningEngine) -> BTreeMap<(Tier, EngineHash), i64> {
                 }
             }
             IndexUpdate::Cleared => counts.clear(),
+            IndexUpdate::Named(_) => panic!("the engine describes whatever it stores"),
         }
     }
     counts.retain(|_, count| *count > 0);

@@ -1,7 +1,14 @@
-//! Sockets that carry KV events: they read, the sequencer decides, the index is told.
+//! Sockets that carry KV events: they read, a pure part decides, the index is told.
 //!
-//! One [`ZmqSource`] task per stream reads a SUB socket, fetches history over a DEALER, feeds `kv_events::Sequencer`
-//! and carries out what it answers on the [`kv_index::KvIndex`].
+//! | source | reads | from |
+//! |---|---|---|
+//! | [`ZmqSource::spawn`] | a SUB socket, and history over a DEALER | one publisher: vLLM and those like it, a store's master |
+//! | [`ZmqSource::spawn_shared`] | a bound SUB socket | many publishers, told apart by topic and rank |
+//! | [`SseSource`] | server-sent events or a WebSocket, encrypted or not | whoever names whole prefixes ([`PrefixSink`]) or speaks RFC 1527 ([`StandardSink`]) |
+//! | [`PollSource`] | a list, asked for again and again | TensorRT-LLM |
+//!
+//! Each is a task that ends with its [`SourceHandle`] and shows itself in a [`StreamReport`]. ZMQ streams go through
+//! `kv_events::Sequencer`, whose answers are carried out on the [`kv_index::KvIndex`] or another [`BlockSink`].
 //!
 //! Not here: what bytes mean (`kv-events`), which streams exist and where (`fleet`).
 //!
@@ -9,13 +16,27 @@
 //! buffer between socket and index is bounded; the socket is always drained, so no publisher waits for us.
 
 mod follower;
+mod handle;
+mod poll;
 mod quarantine;
 mod replay;
 mod report;
+mod shared;
+mod sink;
+mod sse;
 mod status;
+mod track;
 mod zmq_source;
 
-pub use kv_events::StreamState;
+pub use handle::SourceHandle;
+pub use kv_events::{Codec, StreamState};
+pub use poll::{PollSource, PollSpec};
 pub use report::{IgnoredCounts, SourceCounters, StreamCounts, StreamReport};
-pub use zmq_source::{SourceHandle, SourceSettings, SourceSpec, ZmqSource};
+pub use shared::{PodTopic, Publisher, Route, SharedSpec};
+pub use sink::{BlockSink, FanOut};
+pub use sse::{
+    Carrier, EventSink, Message, PrefixSink, SseEndpoint, SseEndpointError, SseSource, SseSpec, StandardSink,
+    StandardSinkSpec, Tally, Trust, TrustError,
+};
+pub use zmq_source::{EventDefaults, SourceSettings, SourceSpec, ZmqSource};
 pub use zmtp::{Endpoint, EndpointError};

@@ -11,9 +11,9 @@ pub struct StreamReport {
     pub worker: Arc<str>,
     /// The rank whose cache it speaks of.
     pub dp_rank: u32,
-    /// Kind of source: `zmq`.
+    /// Kind of source: `zmq`, `sse`, `ws` or `poll`.
     pub source: &'static str,
-    /// The publisher's socket.
+    /// The publisher's socket or URL.
     pub endpoint: String,
     /// The replay socket, if there is one.
     pub replay_endpoint: Option<String>,
@@ -83,4 +83,6 @@ pub struct SourceCounters {
     pub gaps: u64,
     /// Times everything known of the target was dropped because the publisher restarted.
     pub resets: u64,
+    /// Connections after the first one.
+    pub reconnects: u64,
 }

@@ -1,9 +1,9 @@
-//! What the follower's task tells its handle.
+//! What a source's task tells its handle.
 
 use kv_blocks::Moment;
 use kv_events::{Counts, Sequencer, StreamState, vllm::IgnoredReason};
 
-use crate::{SourceCounters, StreamCounts};
+use crate::{SourceCounters, StreamCounts, Tally};
 
 /// A stream as it stands, replaced as a whole.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,8 +16,28 @@ pub(crate) struct Status {
     pub(crate) last_event_at: Option<Moment>,
     pub(crate) block_size: Option<u32>,
     pub(crate) rank: Option<u32>,
+    pub(crate) other_block_size: u64,
     pub(crate) last_error: Option<String>,
+    /// Connections after the first.
+    pub(crate) reconnects: u64,
     pub(crate) totals: Totals,
+}
+
+impl Status {
+    /// Adds what one of several streams over one socket says; the state stays the socket's.
+    pub(crate) fn add(&mut self, part: &Self) {
+        self.lag_events = self.lag_events.saturating_add(part.lag_events);
+        self.last_event_at = self.last_event_at.max(part.last_event_at);
+        self.block_size = self.block_size.or(part.block_size);
+        self.other_block_size += part.other_block_size;
+        self.reconnects += part.reconnects;
+        self.last_error = self.last_error.take().or_else(|| part.last_error.clone());
+        self.totals.add(&part.totals);
+    }
+
+    pub(crate) fn counters(&self) -> SourceCounters {
+        SourceCounters { reconnects: self.reconnects, ..self.totals.counters() }
+    }
 }
 
 impl Default for Status {
@@ -31,7 +51,9 @@ impl Default for Status {
             last_event_at: None,
             block_size: None,
             rank: None,
+            other_block_size: 0,
             last_error: None,
+            reconnects: 0,
             totals: Totals::default(),
         }
     }
@@ -46,6 +68,13 @@ pub(crate) struct Totals {
     cleared: u64,
     /// In the order of [`IgnoredReason::ALL`].
     ignored: [u64; IgnoredReason::ALL.len()],
+}
+
+impl From<Tally> for Totals {
+    fn from(tally: Tally) -> Self {
+        let Tally { counts, stored, removed, cleared, .. } = tally;
+        Self { counts, stored, removed, cleared, ..Self::default() }
+    }
 }
 
 impl Totals {
@@ -63,36 +92,60 @@ impl Totals {
     pub(crate) fn plus(&self, sequencer: &Sequencer) -> Self {
         let more: &Counts = sequencer.counts();
         let mut sum = self.clone();
+        sum.add(&Self {
+            counts: StreamCounts {
+                batches: more.batches,
+                events: more.events,
+                applied: more.applied,
+                ignored: more.ignored,
+                decode_errors: more.decode_errors,
+                orphans: more.orphans,
+                duplicates: more.duplicates,
+                gaps: more.gaps,
+                holes: more.holes,
+                restarts: more.restarts,
+                dropped: more.dropped,
+            },
+            stored: more.stored,
+            removed: more.removed,
+            cleared: more.cleared,
+            ignored: IgnoredReason::ALL.map(|reason| more.ignored_by(reason)),
+        });
+        sum
+    }
+
+    /// Adds another stream's.
+    pub(crate) fn add(&mut self, other: &Self) {
+        let Self { counts, stored, removed, cleared, ignored } = self;
         for (total, more) in [
-            (&mut sum.counts.batches, more.batches),
-            (&mut sum.counts.events, more.events),
-            (&mut sum.counts.applied, more.applied),
-            (&mut sum.counts.ignored, more.ignored),
-            (&mut sum.counts.decode_errors, more.decode_errors),
-            (&mut sum.counts.orphans, more.orphans),
-            (&mut sum.counts.duplicates, more.duplicates),
-            (&mut sum.counts.gaps, more.gaps),
-            (&mut sum.counts.holes, more.holes),
-            (&mut sum.counts.restarts, more.restarts),
-            (&mut sum.counts.dropped, more.dropped),
-            (&mut sum.stored, more.stored),
-            (&mut sum.removed, more.removed),
-            (&mut sum.cleared, more.cleared),
+            (&mut counts.batches, other.counts.batches),
+            (&mut counts.events, other.counts.events),
+            (&mut counts.applied, other.counts.applied),
+            (&mut counts.ignored, other.counts.ignored),
+            (&mut counts.decode_errors, other.counts.decode_errors),
+            (&mut counts.orphans, other.counts.orphans),
+            (&mut counts.duplicates, other.counts.duplicates),
+            (&mut counts.gaps, other.counts.gaps),
+            (&mut counts.holes, other.counts.holes),
+            (&mut counts.restarts, other.counts.restarts),
+            (&mut counts.dropped, other.counts.dropped),
+            (stored, other.stored),
+            (removed, other.removed),
+            (cleared, other.cleared),
         ] {
             // Numbers of a publisher reach some of these: a jump to the end of u64 counts as that many holes.
             *total = total.saturating_add(more);
         }
-        for (total, reason) in sum.ignored.iter_mut().zip(IgnoredReason::ALL) {
-            *total = total.saturating_add(more.ignored_by(reason));
+        for (total, more) in ignored.iter_mut().zip(other.ignored) {
+            *total = total.saturating_add(more);
         }
-        sum
     }
 
     pub(crate) fn counts(&self) -> StreamCounts {
         self.counts.clone()
     }
 
-    pub(crate) fn counters(&self) -> SourceCounters {
+    fn counters(&self) -> SourceCounters {
         let named: u64 = self.ignored.iter().sum();
         let reasons = IgnoredReason::ALL.into_iter().map(IgnoredReason::as_str).zip(self.ignored);
         SourceCounters {
@@ -103,6 +156,7 @@ impl Totals {
             decode_errors: self.counts.decode_errors,
             gaps: self.counts.gaps,
             resets: self.counts.restarts,
+            reconnects: 0,
         }
     }
 }
@@ -115,7 +169,8 @@ mod tests {
 
     #[test]
     fn holes_up_to_the_end_of_the_numbers_do_not_overflow_the_totals() {
-        let settings = SequencerSettings { replay: false, max_pending_batches: 4, max_pending_bytes: 1 << 10 };
+        let settings =
+            SequencerSettings { max_pending_batches: 4, max_pending_bytes: 1 << 10, ..SequencerSettings::default() };
         let mut sequencer = Sequencer::new(settings);
         sequencer.on(Moment::START, Input::Connected);
         for seq in [0, u64::MAX, 0, u64::MAX] {

@@ -7,7 +7,7 @@
 use std::{str::FromStr, sync::Arc, time::Duration};
 
 use config::{EventSource, ReplayEndpoint};
-use event_sources::{Endpoint, SourceSettings, SourceSpec, ZmqSource};
+use event_sources::{Endpoint, EventDefaults, SourceSettings, SourceSpec, ZmqSource};
 use kv_blocks::{DpRank, Moment, Target, WorkerId};
 use net::Address;
 use tokio::sync::watch;
@@ -140,6 +140,7 @@ impl StreamSettings {
             queue_batches: self.all.queue_batches,
             stale_after: self.all.stale_after,
             replay_timeout: REPLAY_TIMEOUT,
+            ..SourceSettings::default()
         }
     }
 }
@@ -304,6 +305,7 @@ fn spawn(
         replay_endpoint,
         topic: stream.topic.clone(),
         bind: settings.own.bind,
+        defaults: EventDefaults::default(),
         settings: settings.source_settings(),
     };
     let source = ZmqSource::spawn(spec, Arc::clone(&board.index), board.clock);

@@ -11,12 +11,13 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
     time::Duration,
 };
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use net::Stalling;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     time::{Sleep, sleep},
@@ -27,15 +28,12 @@ use crate::request::ReplyBody;
 /// The connection. The HTTP layer reads and writes through it.
 #[derive(Debug)]
 pub(crate) struct ClientStream {
-    inner: net::Stream,
+    inner: Stalling<net::Stream>,
     head_timeout: Duration,
-    write_stall: Duration,
     /// A request is being answered: what is read now belongs to its body or to nobody yet.
     answering: Arc<AtomicBool>,
     /// Runs from the first byte of a head.
     head: Option<Pin<Box<Sleep>>>,
-    /// Runs while nothing can be written.
-    stalled: Option<Pin<Box<Sleep>>>,
 }
 
 /// Says where in the exchange a connection is.
@@ -64,18 +62,8 @@ impl ClientStream {
     pub(crate) fn new(inner: net::Stream, head_timeout: Duration, write_stall: Duration) -> (Self, Exchange) {
         let answering = Arc::new(AtomicBool::new(false));
         let exchange = Exchange(Arc::clone(&answering));
-        (Self { inner, head_timeout, write_stall, answering, head: None, stalled: None }, exchange)
-    }
-
-    /// Passes a write's result on, unless nothing could be written for too long.
-    fn unless_stalled<T>(&mut self, cx: &mut Context<'_>, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if result.is_ready() {
-            self.stalled = None;
-            return result;
-        }
-        let pause = self.write_stall;
-        ready!(self.stalled.get_or_insert_with(|| Box::pin(sleep(pause))).as_mut().poll(cx));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes nothing of its reply")))
+        let inner = Stalling::new(inner, write_stall);
+        (Self { inner, head_timeout, answering, head: None }, exchange)
     }
 }
 
@@ -103,9 +91,7 @@ impl AsyncRead for ClientStream {
 
 impl AsyncWrite for ClientStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let stream = self.get_mut();
-        let result = Pin::new(&mut stream.inner).poll_write(cx, bytes);
-        stream.unless_stalled(cx, result)
+        Pin::new(&mut self.get_mut().inner).poll_write(cx, bytes)
     }
 
     fn poll_write_vectored(
@@ -113,9 +99,7 @@ impl AsyncWrite for ClientStream {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let stream = self.get_mut();
-        let result = Pin::new(&mut stream.inner).poll_write_vectored(cx, slices);
-        stream.unless_stalled(cx, result)
+        Pin::new(&mut self.get_mut().inner).poll_write_vectored(cx, slices)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -20,4 +20,4 @@ pub use moment::Moment;
 pub use namespace::{Identity, Namespace};
 pub use target::{DpRank, Role, Target, WorkerId};
 pub use tier::Tier;
-pub use update::{IndexUpdate, Removed, Stored};
+pub use update::{IndexUpdate, Named, Removed, Stored};

@@ -13,6 +13,17 @@ pub enum IndexUpdate {
     Removed(Removed),
     /// The device tier was emptied.
     Cleared,
+    /// Blocks that are known by name are in one more tier.
+    Named(Named),
+}
+
+/// Blocks of which only the names are said: placeholders of an offload tier, or of a store beside the engines.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Named {
+    /// What the engine calls the blocks; unknown ones are no error.
+    pub hashes: Vec<EngineHash>,
+    /// Where they are too.
+    pub tier: Tier,
 }
 
 /// Consecutive blocks that became reusable.

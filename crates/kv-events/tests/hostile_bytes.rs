@@ -2,6 +2,24 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
+#[path = "../../../fuzz/checks/continuum.rs"]
+mod continuum;
+#[path = "../../kv-index/tests/oracle/dice.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod dice;
+#[path = "../../../fuzz/checks/frames.rs"]
+mod frames;
+#[path = "../../../fuzz/checks/mutation.rs"]
+mod mutation;
+#[path = "../../../fuzz/checks/sequencer.rs"]
+mod sequencer;
+#[path = "../../../fuzz/checks/standard.rs"]
+mod standard;
+#[path = "../../../fuzz/checks/trtllm.rs"]
+mod trtllm;
+#[path = "../../../fuzz/checks/vllm_payload.rs"]
+mod vllm_payload;
+
 use kv_blocks::EngineHash;
 use kv_events::vllm::{
     BlockRemoved, BlockStored, Event, ExtraKey, HashForm, Shape, WireEvent, WireHash, WireRemoved, WireStored,
@@ -131,4 +149,37 @@ proptest! {
         let bytes = encode(1.5, None, &events, shape, form);
         prop_assert!(decode(&bytes[..cut.index(bytes.len())]).is_err());
     }
+}
+
+const PAYLOADS: &str = "tests/fixtures/kv_events";
+
+#[test]
+fn changed_payloads_of_engines_are_survived() {
+    mutation::survives(&[PAYLOADS], vllm_payload::check);
+}
+
+#[test]
+fn changed_payloads_of_the_standard_are_survived() {
+    mutation::survives(&[PAYLOADS], standard::check_msgpack);
+    mutation::survives(&["fuzz/seeds/standard_json"], standard::check_json);
+}
+
+#[test]
+fn changed_answers_to_polls_are_survived() {
+    mutation::survives(&["fuzz/seeds/trtllm"], trtllm::check);
+}
+
+#[test]
+fn changed_events_of_prefixes_are_survived() {
+    mutation::survives(&["fuzz/seeds/continuum"], continuum::check);
+}
+
+#[test]
+fn changed_messages_are_survived() {
+    mutation::survives(&["fuzz/seeds/frames"], frames::check);
+}
+
+#[test]
+fn whatever_happens_to_a_stream_in_any_order_is_survived() {
+    mutation::survives(&["fuzz/seeds/sequencer"], sequencer::check);
 }

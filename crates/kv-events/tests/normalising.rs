@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
 use contract_id::contract;
-use kv_blocks::{EngineHash, IndexUpdate, Tier};
+use kv_blocks::{EngineHash, IndexUpdate, Named, Tier};
 use kv_events::vllm::{
     BlockRemoved, BlockStored, Event, ExtraKey, IgnoredReason, Medium, Normaliser, WireTokens, to_update,
 };
@@ -122,4 +122,28 @@ fn storage_that_is_far_away_is_remote() {
     assert_eq!(Medium::parse(Some("STORAGE"), Some("LOCAL")), Medium::Known(Tier::Disk));
     assert_eq!(Medium::parse(Some("GPU"), Some("REMOTE")), Medium::Known(Tier::Device));
     assert_eq!(Medium::parse(Some("floppy"), Some("REMOTE")), Medium::Unlisted);
+}
+
+#[test]
+fn a_placeholder_on_the_device_says_nothing() {
+    let placeholder = |medium: Option<&str>, blocks: u64| BlockStored {
+        token_ids: WireTokens::default(),
+        block_size: 0,
+        medium: medium.map(Into::into),
+        ..store(blocks)
+    };
+    for medium in [None, Some("GPU")] {
+        assert_eq!(update(placeholder(medium, 2)), Err(IgnoredReason::NoTokens));
+    }
+    assert_eq!(update(placeholder(Some("CPU"), 0)), Err(IgnoredReason::NoTokens));
+    // Elsewhere it says that these blocks are there too, whatever the block size it gives.
+    for (medium, block_size, tier) in [("CPU", 0, Tier::Host), ("FS", 16, Tier::Disk), ("tape", 0, Tier::Disk)] {
+        let event = BlockStored { block_size, ..placeholder(Some(medium), 2) };
+        let named = Named { hashes: vec![EngineHash(1), EngineHash(2)], tier };
+        assert_eq!(to_update(&Event::Stored(Box::new(event))), Ok(IndexUpdate::Named(named)));
+    }
+    // Of a group that does not hold every token even the names are of no use.
+    let mut event = placeholder(Some("CPU"), 1);
+    event.group_idx = Some(3);
+    assert_eq!(update(event), Err(IgnoredReason::NotFullAttention));
 }

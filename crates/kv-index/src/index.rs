@@ -10,16 +10,16 @@ use kv_blocks::{HashScheme, IndexUpdate, Moment, Namespace, SequenceHash, Target
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
-    Applied, DumpPlace, DumpRow, IndexStats, Loaded, Matches, Overlap, Promised, Saved, Slot, SnapshotError,
-    TargetDigest,
+    Applied, Changes, DumpPlace, DumpRow, IndexStats, Loaded, Matches, Overlap, Promised, Saved, Slot, SnapshotError,
+    Standing, StandingPlace, TargetDigest,
     books::{Books, Clearing, Kind},
     guarded::Guarded,
     lines::{Chunks, LINE_BYTES},
     lookup::Core,
     overlaps::overlaps,
-    runs::Heads,
+    runs::{Heads, MAX_RUNS},
     snapshot, spaces,
-    table::{MAX_RUNS, Table},
+    table::Table,
 };
 
 /// How an index is built.
@@ -93,6 +93,8 @@ impl KvIndex {
             Heads::new(sizes.slabs, sizes.slabs_log2),
             Chunks::new(sizes.body_chunks, sizes.body_log2),
             Table::new(sizes.segments_log2, [secret(0), secret(1)]),
+            // A run takes so much itself that these fill up much later.
+            Table::new(sizes.segments_log2 - 2, [secret(0), secret(1)]),
         );
         let secret = secret(2);
         Self { books: Guarded::new(Books::new(settings, &core, secret)), core, secret }
@@ -118,6 +120,7 @@ impl KvIndex {
         match update {
             IndexUpdate::Stored(stored) => self.with(|books, core| books.store(core, target, stored)),
             IndexUpdate::Removed(removed) => self.with(|books, core| books.remove(core, target, removed)),
+            IndexUpdate::Named(named) => self.with(|books, core| books.hold_named(core, target, named)),
             IndexUpdate::Cleared => {
                 self.step_by_step(target, &Clearing::Tier(Tier::Device));
                 Applied { applied: 1, ..Applied::default() }
@@ -281,6 +284,29 @@ impl KvIndex {
     /// Confirmed blocks of a target per tier, in the order of [`Tier::ALL`]; a block in two tiers counts in both.
     pub fn blocks_per_tier(&self, target: Target) -> [u64; 4] {
         self.with(|books, _| books.blocks_per_tier(target))
+    }
+
+    /// Follows what changes from now on; `None` after the index was given up. Until the last one of those is dropped each
+    /// change takes some microseconds more. What [`KvIndex::load`] takes over is not told of.
+    pub fn follow(&self) -> Option<Changes> {
+        self.with(|books, _| Some(books.follow()))
+    }
+
+    /// The next stretches of what targets that are `wanted` hold, each after what is in front of it; `None` after the last.
+    /// Begin with `StandingPlace::default()` and go on until then.
+    ///
+    /// Each call takes the lock for about four thousand blocks, and what is in front of them where nobody wanted holds that;
+    /// it is free in between. To build up another index that ends with the same content, also while this one changes:
+    /// [`KvIndex::follow`] first; after each piece take all changes there are, and leave out of the piece whatever block of a
+    /// target and tier any of them so far was about, but for the place that it gives to others; then apply the piece, then the
+    /// changes, and take back what was there for the place alone.
+    pub fn standing(&self, place: &mut StandingPlace, wanted: &dyn Fn(Target) -> bool) -> Option<Vec<Standing>> {
+        loop {
+            let told = self.with(|books, core| books.standing(core, place, wanted))?;
+            if !told.is_empty() {
+                return Some(told);
+            }
+        }
     }
 
     /// Totals.

@@ -19,12 +19,13 @@
 //!
 //! # How it is built
 //!
-//! A *run* is a stretch of up to 8192 consecutive blocks of one chain, shared by all who hold any of it. Where chains part, a
-//! new run hangs on a block of the old one, which stays whole. A run knows its hashes and its holders: bits of those who
-//! hold all of it, numbers of those who hold some leading blocks, spans for holes and other tiers. One table for all
-//! namespaces finds a block's run by its hash. A block that nobody holds stays as long as one behind it is held, so whatever
-//! is there has all its ancestors there too: a lookup searches instead of walking, and then goes from the root down along
-//! the few runs of its path.
+//! A *run* is a stretch of up to 8192 consecutive blocks of one chain, shared by all who hold any of it. Where chains
+//! part, a new run hangs on a block of the old one, which stays whole. A run knows its hashes and its holders: bits of
+//! those who hold all of it, numbers of those who hold some leading blocks, spans for holes and other tiers. One table
+//! for all namespaces finds a block's run by its hash. A much smaller one knows only where runs begin and prompts
+//! ended: it stays in the processor's cache, and most lookups need no other. A block that nobody holds stays as long as
+//! one behind it is held, so whatever is there has all its ancestors there too: a lookup searches instead of walking,
+//! and then goes from the root down along the few runs of its path.
 //!
 //! | module | what it does | who uses it |
 //! | --- | --- | --- |
@@ -35,13 +36,15 @@
 //! | `writer` | runs come, grow, shrink and go | the writer |
 //! | `books` | targets, events, promises, budget | the writer |
 //! | `names`, `orphans`, `copies` | what engines call blocks, what waits for its parent, what is held twice | the writer |
+//! | `changes` | a feed of what changed | [`KvIndex::follow`] |
 //! | `snapshot` | the file | [`KvIndex::save`], [`KvIndex::load`] |
 //!
 //! # What it costs
 //!
-//! A distinct block takes 8 bytes of hash and about 12 in the table; a run 64 for its head and about 50 in the books. A
-//! further holder takes a bit, or 4 bytes in a run it holds in part. What an engine calls a block, where that is not its
-//! hash, takes about 20 bytes per block and family of engines. `docs/benchmarks/index.md` has what was measured.
+//! A distinct block takes 8 bytes of hash and about 12 in the table; a run 64 for its head, about 50 in the books, and
+//! 28 for each block of it that is marked. A further holder takes a bit, or 4 bytes in a run it holds in part. What an
+//! engine calls a block, where that is not its hash, takes about 20 bytes per block and family of engines.
+//! `docs/benchmarks/index.md` has what was measured.
 //!
 //! # Trade-offs
 //!
@@ -67,6 +70,7 @@
 
 mod atomic;
 mod books;
+mod changes;
 mod copies;
 mod guarded;
 mod index;
@@ -81,11 +85,15 @@ mod runs;
 mod schedules;
 mod snapshot;
 mod spaces;
+mod standing;
 mod table;
 mod writer;
 
 pub use books::{Loaded, Promised, Saved};
+pub use changes::{Change, ChangeKind, Changes, Lagged};
 pub use index::{IndexSettings, KvIndex, SpaceKey};
 pub use lookup::{Matches, Slot};
 pub use report::{Applied, DumpPlace, DumpRow, IndexStats, Overlap, TargetDigest, TierBlocks};
 pub use snapshot::SnapshotError;
+pub use spaces::salt_digest;
+pub use standing::{Standing, StandingPlace};

@@ -1,5 +1,7 @@
 //! From the matches of a lookup to what each target holds, by tier.
 
+use std::cell::Cell;
+
 use kv_blocks::{SequenceHash, Target};
 
 use crate::{
@@ -8,9 +10,14 @@ use crate::{
     lookup::{Core, Mixed},
 };
 
+thread_local! {
+    /// Buffers of lookups, and what they learned of where to look.
+    static SCRATCH: Cell<Matches> = Cell::default();
+}
+
 /// Every target that holds, or is said to hold, at least the first block of `chain`, in the order of targets.
 pub(crate) fn overlaps(core: &Core, space: u64, chain: &[SequenceHash], now: u64) -> Vec<Overlap> {
-    let mut matches = Matches::default();
+    let mut matches = SCRATCH.take();
     let mut overlaps = Vec::new();
     loop {
         let assignments = core.assignments.load(Ordering::Acquire);
@@ -27,6 +34,7 @@ pub(crate) fn overlaps(core: &Core, space: u64, chain: &[SequenceHash], now: u64
         }
         overlaps.clear();
     }
+    SCRATCH.set(matches);
     overlaps.sort_unstable_by_key(|overlap| overlap.target);
     overlaps
 }

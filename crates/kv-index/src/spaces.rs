@@ -141,7 +141,8 @@ fn feed(namespace: &Namespace, mut take: impl FnMut(&[u8])) {
     }]);
 }
 
-fn salt_digest(salt: &str) -> Arc<str> {
+/// What is shown of a salt, 16 hex digits: the salt itself is a secret between a tenant and the engines.
+pub fn salt_digest(salt: &str) -> Arc<str> {
     let mut hex = String::new();
     for byte in &Sha256::digest(salt.as_bytes())[..8] {
         write!(hex, "{byte:02x}").expect("writing to memory does not fail");

@@ -12,7 +12,16 @@ use crate::{Address, Stream};
 /// time is [`io::ErrorKind::TimedOut`], nobody listening [`io::ErrorKind::ConnectionRefused`] (for a unix socket also
 /// [`io::ErrorKind::NotFound`]).
 pub async fn connect(address: &Address, timeout: Duration) -> io::Result<Stream> {
-    match tokio::time::timeout(timeout, open(address)).await {
+    within(address, timeout, open(address)).await
+}
+
+/// What becomes of opening a connection to `address`, within `timeout`.
+pub(crate) async fn within(
+    address: &Address,
+    timeout: Duration,
+    open: impl Future<Output = io::Result<Stream>>,
+) -> io::Result<Stream> {
+    match tokio::time::timeout(timeout, open).await {
         Ok(result) => result,
         Err(_) => {
             Err(io::Error::new(io::ErrorKind::TimedOut, format!("no connection to {address} within {timeout:?}")))

@@ -2,7 +2,8 @@
 //!
 //! TCP and unix sockets are opened here (and, for ZeroMQ's protocol, in `zmtp` through this crate), worker URLs are
 //! parsed here and nowhere else, and [`Clock`] is the only reader of the system's time. [`fetch`] is a small client for
-//! probes and artefacts.
+//! probes and artefacts. [`Destinations`] says which addresses may be connected to where somebody else named them,
+//! [`Stalling`] ends a connection whose other side takes nothing.
 //!
 //! Not here: the request path's connection pool (`gateway`), TLS, retries, anything that knows what an engine is.
 //!
@@ -12,14 +13,18 @@
 mod address;
 mod clock;
 mod connect;
+mod destinations;
 pub mod fetch;
 mod listen;
+mod stalling;
 mod stream;
 mod worker_url;
 
 pub use address::{Address, ListenAddr, ListenAddrError};
 pub use clock::{Clock, rfc3339};
 pub use connect::connect;
+pub use destinations::{Destinations, ForbiddenAddress};
 pub use listen::{ListenError, Listener, listen};
+pub use stalling::Stalling;
 pub use stream::Stream;
 pub use worker_url::{WorkerUrl, WorkerUrlError};

@@ -15,7 +15,7 @@
 //! };
 //!
 //! let (index, prepared) = (MemoryPrefixIndex::new(ViewSettings::default()), PreparedQueries::default());
-//! let data = r#"{"prefix_hash": "ea06fc71a5ee6e88", "token_count": 512}"#;
+//! let data = br#"{"prefix_hash": "ea06fc71a5ee6e88", "token_count": 512}"#;
 //! let event = PrefixEvent::decode(Some("cache_created"), data, PrefixHashKind::SequenceHash)?;
 //! index.record(&Arc::from("vllm-1"), &event, Moment::START)?;
 //!

@@ -24,6 +24,10 @@ pub(crate) enum Command {
     Doctor(Box<crate::doctor_command::DoctorArgs>),
     /// Say who would get a request, and why.
     Explain(Box<crate::explain::ExplainArgs>),
+    /// Say over HTTP how much of a prompt each engine holds: the Conductor API, without routing anything.
+    Indexer(Box<crate::indexer_command::IndexerArgs>),
+    /// Show or record what an engine publishes.
+    Events(Box<crate::events_command::EventsArgs>),
     /// Check and show configurations.
     Config(ConfigArgs),
 }

@@ -37,7 +37,6 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
         Ok((settings, _)) => settings,
         Err(problems) => {
             if args.json {
-                let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
                 print_json(&doctor::bad_configuration(&problems));
             }
             return settings::refuse(&problems);

@@ -5,7 +5,9 @@ mod config_command;
 mod demo;
 mod doctor_command;
 mod engine;
+mod events_command;
 mod explain;
+mod indexer_command;
 mod limits;
 mod logging;
 mod output;
@@ -26,6 +28,8 @@ fn main() -> ExitCode {
         cli::Command::Demo(args) => demo::run(&args),
         cli::Command::Doctor(args) => doctor_command::run(&args),
         cli::Command::Explain(args) => explain::run(&args),
+        cli::Command::Indexer(args) => indexer_command::run(&args),
+        cli::Command::Events(args) => events_command::run(&args),
         cli::Command::Config(args) => config_command::run(&args),
     }
 }

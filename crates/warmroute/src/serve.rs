@@ -135,7 +135,7 @@ fn warn_of_idle_settings(settings: &Settings) {
     }
 }
 
-fn token(settings: &Settings) -> Result<Option<Token>, Vec<Problem>> {
+pub(crate) fn token(settings: &Settings) -> Result<Option<Token>, Vec<Problem>> {
     let Some(path) = &settings.admin.token_file else { return Ok(None) };
     let bad = |message: &str| {
         let problem = Problem::bad_value("admin.token_file", &path.display().to_string(), message);

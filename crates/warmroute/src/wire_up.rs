@@ -11,9 +11,10 @@ use config::{BlockHashKind, Listen, Settings};
 use doctor::{Options, Probe, Surroundings, USUAL_TIMEOUT};
 use fleet::{Fleet, FleetParts, HubCache, OnVerdict};
 use gateway::{Drained, Gateway, GatewayParts, Keys, Limits, Phase, RetryRules, Rules};
+use indexer::{Indexer, IndexerParts};
 use kv_blocks::HashScheme;
 use kv_index::{IndexSettings, KvIndex};
-use net::{Clock, ListenAddr, ListenError, Listener};
+use net::{Clock, Destinations, ListenAddr, ListenError, Listener};
 use parity::Book;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
@@ -96,10 +97,7 @@ pub(crate) async fn start(settings: Settings, extras: Extras) -> Result<Running,
 fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener) -> Result<Running, StartError> {
     let clock = Clock::system();
     let mut registry = Registry::default();
-    let scheme = match settings.kv_events.block_hash {
-        BlockHashKind::Xxh3 => HashScheme::Xxh3 { seed: settings.kv_events.block_hash_seed },
-        BlockHashKind::Fnv1a => HashScheme::Fnv1a,
-    };
+    let scheme = scheme(&settings);
     let index = Arc::new(KvIndex::new(IndexSettings {
         scheme,
         memory_budget: settings.kv_events.memory_budget,
@@ -145,10 +143,18 @@ fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener)
         },
         &mut registry,
     ));
+    let indexer = Indexer::start(IndexerParts {
+        index: Arc::clone(&index),
+        scheme,
+        clock,
+        destinations: Destinations::Engines,
+        residents: admin::residents(Arc::clone(&fleet)),
+    });
     let parts = AdminParts {
         fleet: Arc::clone(&fleet),
         router,
         index,
+        indexer,
         ring: Arc::clone(&ring),
         parity,
         registry: serve_metrics.then(|| Arc::new(RwLock::new(registry))),
@@ -225,10 +231,18 @@ fn dry_run(gateway: &Arc<Gateway>, max_body_bytes: usize) -> DryRun {
     })
 }
 
-fn address(listen: &Listen) -> ListenAddr {
+pub(crate) fn address(listen: &Listen) -> ListenAddr {
     match listen {
         Listen::Tcp(address) => ListenAddr::tcp(address.ip().to_string(), address.port()),
         Listen::Unix(path) => ListenAddr::unix(path),
+    }
+}
+
+/// How tokens become hashes.
+pub(crate) fn scheme(settings: &Settings) -> HashScheme {
+    match settings.kv_events.block_hash {
+        BlockHashKind::Xxh3 => HashScheme::Xxh3 { seed: settings.kv_events.block_hash_seed },
+        BlockHashKind::Fnv1a => HashScheme::Fnv1a,
     }
 }
 

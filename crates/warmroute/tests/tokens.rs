@@ -168,7 +168,7 @@ fn tokens_are_asked_for_once_and_make_the_prompt_exact() {
     let router = asking(&engine);
     let model = &RawClient::get(&router.admin(), "/admin/models").json()["models"][0];
     assert_eq!((&model["tokenizer"]["source"], &model["tokenizer"]["engine"]), (&json!("engine"), &json!("remote")));
-    assert!(router.stderr().contains("tokenizer=engine"), "{}", router.stderr());
+    eventually("the verdict to say so", || router.stderr().contains("tokenizer=engine").then_some(()));
 
     let body = chat("m", "hello", 3);
     engine.once(Reply::whole(tokens_reply(100)));

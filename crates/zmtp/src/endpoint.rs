@@ -77,7 +77,12 @@ impl Endpoint {
         }
     }
 
-    pub(crate) fn to_address(&self) -> Result<Address, EndpointError> {
+    /// Where to connect to.
+    ///
+    /// # Errors
+    ///
+    /// A wildcard and port 0 say where to listen: [`EndpointError::NotADestination`].
+    pub fn to_address(&self) -> Result<Address, EndpointError> {
         match self {
             Self::Tcp { port: 0, .. } => Err(EndpointError::NotADestination { text: self.to_string() }),
             _ if self.is_wildcard() => Err(EndpointError::NotADestination { text: self.to_string() }),

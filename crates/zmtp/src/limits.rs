@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
+use net::Destinations;
+
 /// Limits that every connection keeps. A peer that breaks one is disconnected; nothing it announced is allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
+    /// Which addresses may be connected to.
+    pub destinations: Destinations,
     /// Most bytes in all frames of one message together.
     pub max_message: usize,
     /// Most frames in one message.
@@ -18,6 +22,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
+            destinations: Destinations::Any,
             max_message: 64 << 20,
             max_frames: 64,
             handshake_timeout: Duration::from_secs(5),

@@ -176,7 +176,7 @@ struct Dial {
 
 impl Dial {
     async fn open(self) -> Result<Connection, Disconnect> {
-        let stream = net::connect(&self.address, self.limits.handshake_timeout).await?;
+        let stream = self.limits.destinations.connect(&self.address, self.limits.handshake_timeout).await?;
         Ok(Connection::open(stream, SocketType::Sub, &[], &self.limits).await?.0)
     }
 }

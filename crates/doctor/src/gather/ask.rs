@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header::AUTHORIZATION};
-use net::{WorkerUrl, fetch};
+use net::{
+    WorkerUrl,
+    fetch::{self, FetchError},
+};
 use serde_json::Value;
 
 /// Largest reply read, in bytes: token ids of a short text.
@@ -47,6 +50,17 @@ impl Engine {
             headers.insert(AUTHORIZATION, value);
         }
         Self { url, headers }
+    }
+
+    /// The status of a path at `url`, which is this engine's or near it.
+    pub(crate) async fn status(&self, url: &WorkerUrl, path: &str, limit: Duration) -> Result<StatusCode, FetchError> {
+        fetch::get(url, path, &self.headers, limit, LARGEST_REPLY).await.map(|reply| reply.status)
+    }
+
+    /// The JSON of a path, if there is any.
+    pub(crate) async fn get(&self, path: &str, limit: Duration) -> Option<Value> {
+        let reply = fetch::get(&self.url, path, &self.headers, limit, LARGEST_REPLY).await.ok()?;
+        (reply.status == StatusCode::OK).then(|| serde_json::from_slice(&reply.body).ok()).flatten()
     }
 
     /// Posts JSON; `rank` is the data-parallel rank it is for.

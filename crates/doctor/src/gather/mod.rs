@@ -1,6 +1,8 @@
 //! What is seen at one worker. Only asking happens here; what it means is said by `judge`.
 
+mod address;
 mod ask;
+mod bound;
 mod ear;
 mod hearing;
 mod prober;
@@ -19,7 +21,9 @@ use kv_blocks::WorkerId;
 use net::{Clock, WorkerUrl};
 use tokio::time::Instant;
 
+pub(crate) use address::Answers;
 pub(crate) use ask::Engine;
+pub(crate) use bound::Bound;
 pub(crate) use ear::{Heard, Link};
 pub(crate) use hearing::Arrival;
 pub(crate) use prober::{Form, Reply};
@@ -47,6 +51,10 @@ pub(crate) struct Observed {
     pub(crate) health: Option<Result<(), String>>,
     /// Who it says it is.
     pub(crate) meeting: Option<Result<Meeting, String>>,
+    /// What answers there instead, where nobody said who it is.
+    pub(crate) instead: Option<Answers>,
+    /// Where its publishers are bound, as it says.
+    pub(crate) bound: Vec<Bound>,
     /// Its token ids beside ours.
     pub(crate) tokens: TokensSeen,
     /// Its event sockets.
@@ -126,7 +134,7 @@ pub(crate) async fn look(asked: Asked<'_>, timeout: Duration, clock: Clock) -> O
     if let Err(error) = net::connect(&url.address(), budget.at_most(settings.request.connect_timeout)).await {
         return Observed { unreachable: Some(error.to_string()), ..seen };
     }
-    let engine = Engine::new(url, worker.api_key.as_ref());
+    let engine = Engine::new(url.clone(), worker.api_key.as_ref());
     let met_at = Instant::now();
     let (health, meeting) = tokio::join!(
         within(budget.at_most(budget.request), meetings.health(id)),
@@ -135,7 +143,13 @@ pub(crate) async fn look(asked: Asked<'_>, timeout: Duration, clock: Clock) -> O
     );
     budget.give_back(met_at.elapsed());
     (seen.health, seen.meeting) = (Some(health), Some(meeting));
-    let Some(Ok(meeting)) = &seen.meeting else { return seen };
+    let Some(Ok(meeting)) = &seen.meeting else {
+        seen.instead = address::look(&engine, &url, budget).await;
+        return seen;
+    };
+    if meeting.announced.as_ref().is_some_and(|announced| !announced.is_empty()) {
+        seen.bound = bound::ask(&engine, budget).await;
+    }
 
     let mut ears: Vec<Ear> = places(meeting)
         .into_iter()

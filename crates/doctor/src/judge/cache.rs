@@ -156,7 +156,7 @@ fn lora(subject: &Subject<'_>, meeting: &Meeting, cached: bool) -> Finding {
     match &adapter.reply {
         Err(reason) => Finding::fail(
             format!("adapter {name} is listed and does not answer: {reason}"),
-            "load the adapter again, or take it off the engine",
+            format!("{}, or take it off the engine", Flags::of(meeting.engine).adapter(name)),
         )
         .found(name),
         Ok(Reply { cached_tokens: Some(found), .. }) if *found > 0 => Finding::fail(

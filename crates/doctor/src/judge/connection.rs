@@ -4,7 +4,10 @@ use config::Engine;
 use fleet::Meeting;
 
 use super::{Finding, Findings, Subject};
-use crate::{gather::Outcome, report::WORKER_CHECKS};
+use crate::{
+    gather::{Answers, Outcome},
+    report::WORKER_CHECKS,
+};
 
 /// Releases of vLLM before this one publish nothing.
 const FIRST_WITH_EVENTS: (u32, u32) = (0, 9);
@@ -21,6 +24,10 @@ pub(super) fn judge<'a>(subject: &Subject<'a>, findings: &mut Findings) -> Optio
         findings.skip_rest(&WORKER_CHECKS, "the worker cannot be reached");
         return None;
     }
+    if let Some(instead) = &seen.instead {
+        address(subject, instead, findings);
+        return None;
+    }
     match &seen.probes.outcome {
         Outcome::Failed(reason) => {
             let message = format!("a one-token request got no answer: {reason}");
@@ -31,17 +38,7 @@ pub(super) fn judge<'a>(subject: &Subject<'a>, findings: &mut Findings) -> Optio
         }
         _ => findings.set("reachable", Finding::ok("answers")),
     }
-    findings.set(
-        "health_endpoint",
-        match &seen.health {
-            Some(Err(reason)) => Finding::fail(
-                format!("its health check fails: {reason}"),
-                format!("wait until the engine is up, or set {}", subject.key("health_check.endpoint")),
-            ),
-            Some(Ok(())) => Finding::ok("its health check passes"),
-            None => Finding::skip("it was not asked"),
-        },
-    );
+    findings.set("health_endpoint", health_endpoint(subject));
     let meeting = match &seen.meeting {
         Some(Ok(meeting)) => meeting,
         Some(Err(reason)) if findings.failed("health_endpoint") => {
@@ -69,33 +66,110 @@ pub(super) fn judge<'a>(subject: &Subject<'a>, findings: &mut Findings) -> Optio
     Some(meeting)
 }
 
+/// The address is not an engine's: whatever else was asked there says nothing of one.
+fn address(subject: &Subject<'_>, instead: &Answers, findings: &mut Findings) {
+    let (url, key) = (&subject.worker.url, subject.key("url"));
+    let fail = |message: String, fix: String| Finding::fail(message, fix).found(url);
+    let (id, finding) = match instead {
+        Answers::Zmtp => {
+            let endpoint = url.replacen("http://", "tcp://", 1);
+            let message = format!("{url} is a ZeroMQ socket, where an engine publishes events, and not its HTTP port");
+            let fix = format!(
+                "set {key} to the engine's --host and --port, and {}: \"{endpoint}\" if that is its publisher",
+                subject.key("kv_events.endpoint")
+            );
+            ("reachable", fail(message, fix))
+        }
+        Answers::EngineAt(there) => {
+            let message = format!("there is no /v1/models below {url}, but below {there}");
+            ("model_listed", fail(message, format!("set {key}: \"{there}\"")).expected(there))
+        }
+        Answers::NoSuchPath => {
+            let message = format!("there is no /v1/models below {url}: the engine is behind a path, or elsewhere");
+            let fix = format!("set {key}: \"{url}/PATH\" with the path that the engine is served under");
+            ("model_listed", fail(message, fix))
+        }
+        Answers::Locked => {
+            let key = subject.key("api_key");
+            let (message, found) = match subject.worker.api_key {
+                Some(_) => (format!("the engine refuses {key}"), "another key"),
+                None => (format!("the engine wants a key, and {key} is not set"), "none"),
+            };
+            let fix = format!("set {key}: ${{ENGINE_KEY}}, with the engine's --api-key in that variable");
+            ("model_listed", Finding::fail(message, fix).found(found).expected("the engine's key"))
+        }
+        Answers::OtherModels(models) => {
+            let models: Vec<&str> = models.iter().map(String::as_str).collect();
+            ("model_listed", listed(subject, &models))
+        }
+    };
+    findings.set(id, finding);
+    // What was said first stands.
+    findings.set("reachable", Finding::ok("answers"));
+    if matches!(subject.seen.health, Some(Ok(()))) {
+        findings.set("health_endpoint", health_endpoint(subject));
+    }
+    findings.skip_rest(&WORKER_CHECKS, "the worker does not answer as an engine there");
+}
+
+fn health_endpoint(subject: &Subject<'_>) -> Finding {
+    let reason = match &subject.seen.health {
+        Some(Err(reason)) => reason,
+        Some(Ok(())) => return Finding::ok("its health check passes"),
+        None => return Finding::skip("it was not asked"),
+    };
+    let own = ["endpoint", "method", "body", "accept_status"].map(|key| subject.key(&format!("health_check.{key}")));
+    let keys = own.iter().map(String::as_str).chain(["health_checks.endpoint"]);
+    let set: Vec<&str> = keys.filter(|key| subject.settings.is_set(key)).collect();
+    let well = matches!(subject.seen.meeting, Some(Ok(_)));
+    let fix = if well && !set.is_empty() {
+        format!("leave out {}: the engine answers GET /v1/models", set.join(" and "))
+    } else {
+        format!("wait until the engine is up, or set {}: /v1/models", subject.key("health_check.endpoint"))
+    };
+    Finding::fail(format!("its health check fails: {reason}"), fix)
+}
+
 fn model_listed(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
     let ids = meeting.models.iter().map(|model| &*model.id).chain(meeting.loras.iter().map(|lora| &*lora.id));
-    let ids: Vec<&str> = ids.collect();
-    let missing: Vec<&str> =
-        subject.worker.models.iter().map(String::as_str).filter(|wanted| !ids.contains(wanted)).collect();
+    listed(subject, &ids.collect::<Vec<_>>())
+}
+
+/// Whether the models that the worker is configured for are among those that it lists.
+fn listed(subject: &Subject<'_>, ids: &[&str]) -> Finding {
+    let wanted = || subject.worker.models.iter().map(String::as_str);
+    let missing: Vec<&str> = wanted().filter(|name| !ids.contains(name)).collect();
     let found = ids.join(", ");
     if missing.is_empty() {
         return Finding::ok(format!("serves {found}")).found(found);
     }
-    let fix = format!("serve {} there, or take it out of {}", missing.join(", "), subject.key("models"));
-    Finding::fail(format!("does not list {}", missing.join(", ")), fix)
+    let missing = missing.join(", ");
+    let there: Vec<&str> = wanted().filter(|name| ids.contains(name)).collect();
+    let right = if there.is_empty() { found.clone() } else { there.join(", ") };
+    let key = subject.key("models");
+    let fix = format!("set {key}: [{right}], or start the engine with --served-model-name {missing}");
+    Finding::fail(format!("does not list {missing}"), fix)
         .found(found)
-        .expected(subject.worker.models.join(", "))
+        .expected(wanted().collect::<Vec<_>>().join(", "))
 }
 
 fn version(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
     let engine = meeting.engine.as_str();
     let Some(version) = &meeting.version else { return Finding::skip(format!("{engine} does not tell its version")) };
     let found = format!("{engine} {version}");
-    let old = meeting.engine == Engine::Vllm && release(version).is_some_and(|release| release < FIRST_WITH_EVENTS);
-    if old && subject.wants_events() {
-        let fix = "use vLLM 0.9.0 or later, or set kv_events.source: none for this worker";
+    if publishes_none(meeting) && subject.wants_events() {
+        let fix = format!("use vLLM 0.9.0 or later, or set {}: none", subject.key("kv_events.source"));
         return Finding::fail(format!("{found} publishes no KV events"), fix)
             .found(found)
             .expected("vllm 0.9.0 or later");
     }
     Finding::ok(found.clone()).found(found)
+}
+
+/// A release from before there were events.
+pub(super) fn publishes_none(meeting: &Meeting) -> bool {
+    let version = meeting.version.as_deref().and_then(release);
+    meeting.engine == Engine::Vllm && version.is_some_and(|release| release < FIRST_WITH_EVENTS)
 }
 
 fn release(version: &str) -> Option<(u32, u32)> {
@@ -107,7 +181,7 @@ fn release(version: &str) -> Option<(u32, u32)> {
 mod tests {
     use super::super::scene::Scene;
     use crate::{
-        gather::{Outcome, Probes},
+        gather::{Answers, Outcome, Probes},
         report::Status,
     };
 
@@ -157,9 +231,68 @@ mod tests {
         {
             scene.meeting().version = Some("0.8.5".into());
             scene.silence();
-            assert_eq!(scene.failed(), ["events_enabled"]);
+            assert_eq!(scene.failed(), [""; 0]);
             assert_eq!(scene.check("engine_version").status, Status::Ok);
+            assert_eq!(scene.check("events_enabled").status, Status::Skip);
         }
+    }
+
+    #[test]
+    fn what_answers_in_the_engines_place_is_one_failure() {
+        for (instead, id, fix) in [
+            (
+                Answers::Zmtp,
+                "reachable",
+                "set workers[0].url to the engine's --host and --port, and workers[0].kv_events.endpoint: \
+                 \"tcp://127.0.0.1:8000\" if that is its publisher",
+            ),
+            (
+                Answers::EngineAt("http://127.0.0.1:8000/a".to_owned()),
+                "model_listed",
+                "set workers[0].url: \"http://127.0.0.1:8000/a\"",
+            ),
+            (
+                Answers::NoSuchPath,
+                "model_listed",
+                "set workers[0].url: \"http://127.0.0.1:8000/PATH\" with the path that the engine is served under",
+            ),
+            (
+                Answers::Locked,
+                "model_listed",
+                "set workers[0].api_key: ${ENGINE_KEY}, with the engine's --api-key in that variable",
+            ),
+        ] {
+            let mut scene = Scene::healthy();
+            // Its health check may well fail there, too.
+            scene.seen.health = Some(Err("answered /health with 404".to_owned()));
+            scene.seen.meeting = Some(Err("answered /v1/models with 404".to_owned()));
+            scene.seen.instead = Some(instead);
+            assert_eq!(scene.failed(), [id]);
+            assert_eq!(scene.check(id).fix.as_deref(), Some(fix));
+        }
+    }
+
+    #[test]
+    fn models_that_are_not_there_are_named_beside_those_that_are() {
+        let mut scene = Scene::configured("models: [sim, x]");
+        let fix = |right: &str, missing: &str| {
+            Some(format!("set workers[0].models: [{right}], or start the engine with --served-model-name {missing}"))
+        };
+        assert_eq!((scene.failed(), scene.check("model_listed").fix), (vec!["model_listed"], fix("sim", "x")));
+        scene.seen.instead = Some(Answers::OtherModels(vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!((scene.failed(), scene.check("model_listed").fix), (vec!["model_listed"], fix("a, b", "sim, x")));
+    }
+
+    #[test]
+    fn a_health_check_of_the_configurations_own_is_the_first_to_blame() {
+        let mut scene = Scene::configured("health_check: {endpoint: /up, method: post}");
+        scene.seen.health = Some(Err("answered /up with 405".to_owned()));
+        let fix = "leave out workers[0].health_check.endpoint and workers[0].health_check.method: the engine answers GET \
+                   /v1/models";
+        assert_eq!(
+            (scene.failed(), scene.check("health_endpoint").fix.as_deref()),
+            (vec!["health_endpoint"], Some(fix))
+        );
     }
 
     #[test]

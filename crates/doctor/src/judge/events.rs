@@ -6,12 +6,13 @@ use fleet::Meeting;
 use super::{
     Finding, Findings, Subject,
     cache::unprobed,
+    connection, endpoint,
     flags::{Flags, keeps_blocks},
-    ranks::shared_ranks,
+    ranks::{engine_ranks, shared_ranks},
     replay,
 };
 use crate::{
-    gather::{Arrival, Link, Outcome, StreamSeen},
+    gather::{Arrival, Outcome, StreamSeen},
     report::Status,
 };
 
@@ -42,7 +43,7 @@ pub(super) fn judge(subject: &Subject<'_>, meeting: &Meeting, findings: &mut Fin
         findings.skip_rest(&STREAM, "there are no events");
         return;
     }
-    findings.set("events_endpoint", events_endpoint(subject, meeting));
+    findings.set("events_endpoint", endpoint::judge(subject, meeting));
     if findings.failed("events_endpoint") {
         findings.skip_rest(&STREAM, "the events' endpoint is wrong");
         return;
@@ -70,13 +71,16 @@ pub(super) fn judge(subject: &Subject<'_>, meeting: &Meeting, findings: &mut Fin
 }
 
 fn events_enabled(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
-    let engine = Flags::of(meeting.engine).events();
+    let engine = Flags::of(meeting.engine).events(engine_ranks(subject, meeting).unwrap_or(1));
     if subject.settings.routing.overlap_weight == 0.0 {
         return Finding::skip("routing.overlap_weight is 0: caches do not count, and no events are followed");
     }
     if !keeps_blocks(meeting.engine) && meeting.streams.is_empty() {
         let kind = meeting.engine.as_str();
         return Finding::skip(format!("{kind} publishes no events: what it has cached is guessed"));
+    }
+    if connection::publishes_none(meeting) && !subject.wants_events() {
+        return Finding::skip("this release publishes no events, and none are wanted");
     }
     if !subject.settings.kv_events.enabled {
         let message = "kv_events.enabled is false: the router follows no events and guesses what is cached";
@@ -102,54 +106,9 @@ fn events_enabled(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
 }
 
 /// The streams that both sides know of.
-fn followed<'a>(subject: &'a Subject<'_>, meeting: &Meeting) -> impl Iterator<Item = &'a StreamSeen> {
+pub(super) fn followed<'a>(subject: &'a Subject<'_>, meeting: &Meeting) -> impl Iterator<Item = &'a StreamSeen> {
     let ranks = shared_ranks(subject, meeting);
     subject.seen.streams.iter().filter(move |stream| stream.followed && stream.place.rank < ranks)
-}
-
-fn events_endpoint(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
-    let key = subject.key("kv_events.endpoint");
-    let configured = subject.worker.kv_events.endpoint.is_some();
-    let announced = |rank: u32| {
-        let place = meeting.announced.iter().flatten().find(|place| place.rank == rank)?;
-        Some(place.endpoint.clone())
-    };
-    let fix = |rank: u32| match (configured, announced(rank)) {
-        (true, Some(there)) => {
-            format!("set {key}: \"{there}\", or leave it at auto: that is what the engine announces")
-        }
-        (true, None) => {
-            format!("set {key} to the endpoint in {}", Flags::of(meeting.engine).events_setting())
-        }
-        (false, _) => format!(
-            "let the engine publish where it announces, on an address that can be reached from here, or set {key}"
-        ),
-    };
-    for stream in followed(subject, meeting) {
-        let (place, rank) = (&stream.place.endpoint, stream.place.rank);
-        let reason = match &stream.heard.link {
-            Link::Connected => continue,
-            Link::Waiting => "no connection came about in time",
-            Link::Unreachable(reason) => reason,
-        };
-        let finding = Finding::fail(format!("no publisher answers at {place}: {reason}"), fix(rank)).found(place);
-        return match announced(rank) {
-            Some(there) if there != *place => finding.expected(there),
-            _ => finding,
-        };
-    }
-    // Another publisher may well answer at a wrong port: then our blocks are announced elsewhere.
-    if let Some(Arrival { stream, wanted: false, .. }) = &subject.seen.probes.arrival
-        && let Some(elsewhere) = subject.seen.streams.get(*stream).filter(|stream| !stream.followed)
-        && let Some(here) = followed(subject, meeting).find(|stream| stream.place.rank == elsewhere.place.rank)
-    {
-        let (here, there) = (&here.place.endpoint, &elsewhere.place.endpoint);
-        let message =
-            format!("the engine's blocks are announced at {there} and not at {here}: that is another publisher");
-        return Finding::fail(message, fix(elsewhere.place.rank)).found(here).expected(there);
-    }
-    let places: Vec<&str> = followed(subject, meeting).map(|stream| stream.place.endpoint.as_str()).collect();
-    Finding::ok(format!("a publisher answers at {}", places.join(", "))).found(places.join(", "))
 }
 
 /// Where the topic that is listened for is set.
@@ -231,10 +190,9 @@ mod tests {
     use std::time::Duration;
 
     use config::Engine;
-    use fleet::EventEndpoint;
 
     use super::{super::scene::Scene, *};
-    use crate::gather::{Heard, ReplayAnswer};
+    use crate::gather::{Heard, Link, ReplayAnswer};
 
     #[test]
     fn events_switched_off_on_either_side_are_one_failure() {
@@ -277,36 +235,6 @@ mod tests {
             assert_eq!(scene.failed(), [""; 0]);
             assert_eq!(scene.check("events_enabled").status, Status::Skip);
         }
-    }
-
-    #[test]
-    fn a_port_where_nobody_answers_is_one_failure() {
-        let mut scene = Scene::configured("kv_events: {endpoint: \"tcp://127.0.0.1:9\"}");
-        scene.seen.streams[0].place.endpoint = "tcp://127.0.0.1:9".to_owned();
-        scene.heard().link = Link::Unreachable("connection refused".to_owned());
-        scene.seen.probes.arrival = None;
-        assert_eq!(scene.failed(), ["events_endpoint"]);
-        let check = scene.check("events_endpoint");
-        assert_eq!(
-            (check.found.as_deref(), check.expected.as_deref()),
-            (Some("tcp://127.0.0.1:9"), Some("tcp://127.0.0.1:5557"))
-        );
-        let fix = "set workers[0].kv_events.endpoint: \"tcp://127.0.0.1:5557\", or leave it at auto: that is what the engine announces";
-        assert_eq!(check.fix.as_deref(), Some(fix));
-    }
-
-    #[test]
-    fn a_port_where_another_publisher_answers_is_one_failure() {
-        let mut scene = Scene::configured("kv_events: {endpoint: \"tcp://127.0.0.1:9\"}");
-        scene.seen.streams[0].place.endpoint = "tcp://127.0.0.1:9".to_owned();
-        let place =
-            EventEndpoint { endpoint: "tcp://127.0.0.1:5557".to_owned(), ..scene.seen.streams[0].place.clone() };
-        let heard = Heard { link: Link::Connected, ..Heard::default() };
-        scene.seen.streams.push(StreamSeen { place, followed: false, heard });
-        let arrival = scene.seen.probes.arrival.as_mut().expect("a healthy scene has one");
-        (arrival.stream, arrival.wanted) = (1, false);
-        assert_eq!(scene.failed(), ["events_endpoint"]);
-        assert!(scene.check("events_endpoint").message.contains("another publisher"));
     }
 
     #[test]

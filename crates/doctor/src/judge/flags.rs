@@ -47,20 +47,31 @@ impl Flags {
         }
     }
 
-    /// Events are published.
-    pub(super) fn events(self) -> &'static str {
+    /// Events are published, by so many ranks.
+    pub(super) fn events(self, ranks: u32) -> String {
+        let replay = replay_port(USUAL_PORT, ranks);
+        let sockets = format!("\"endpoint\": \"tcp://*:{USUAL_PORT}\", \"replay_endpoint\": \"tcp://*:{replay}\"");
         match self.0 {
             Engine::Sglang => {
-                "start the engine with --kv-events-config '{\"publisher\": \"zmq\", \"endpoint\": \"tcp://*:5557\", \
-                 \"replay_endpoint\": \"tcp://*:5558\"}'"
+                format!("start the engine with --kv-events-config '{{\"publisher\": \"zmq\", {sockets}}}'")
             }
             Engine::Trtllm => {
-                "start the engine with event_buffer_max_size: 1024 in its kv_cache_config and a ZMQ publisher of its events"
+                "start the engine with event_buffer_max_size: 1024 in its kv_cache_config and a ZMQ publisher of \
+                               its events"
+                    .to_owned()
             }
-            _ => {
-                "start the engine with --kv-events-config '{\"enable_kv_cache_events\": true, \"publisher\": \"zmq\", \
-                 \"endpoint\": \"tcp://*:5557\", \"replay_endpoint\": \"tcp://*:5558\"}'"
-            }
+            _ => format!(
+                "start the engine with --kv-events-config '{{\"enable_kv_cache_events\": true, \"publisher\": \"zmq\", \
+                 {sockets}}}'"
+            ),
+        }
+    }
+
+    /// An adapter is served.
+    pub(super) fn adapter(self, name: &str) -> String {
+        match self.0 {
+            Engine::Sglang => format!("start the engine with --lora-paths {name}=DIR"),
+            _ => format!("start the engine with --enable-lora --lora-modules {name}=DIR"),
         }
     }
 
@@ -71,6 +82,14 @@ impl Flags {
             _ => format!("start the engine with --data-parallel-size {ranks}"),
         }
     }
+}
+
+/// Where engines publish unless told otherwise.
+pub(super) const USUAL_PORT: u16 = 5557;
+
+/// The first port that is no rank's: each publishes on the next one, and answers replays likewise.
+pub(super) fn replay_port(events: u16, ranks: u32) -> u16 {
+    events.saturating_add(u16::try_from(ranks.max(1)).unwrap_or(u16::MAX))
 }
 
 /// Kinds whose caches are made of blocks, and which can publish what is in them.
@@ -89,7 +108,9 @@ mod tests {
         assert!(sglang.prefix_caching().contains("--disable-radix-cache"));
         assert!(sglang.usage_details().contains("--enable-cache-report"));
         assert!(sglang.block_size(64).ends_with("--page-size 64"));
-        assert!(!sglang.events().contains("enable_kv_cache_events"), "that key is vLLM's");
+        assert!(!sglang.events(1).contains("enable_kv_cache_events"), "that key is vLLM's");
+        assert!(vllm.events(1).contains("\"replay_endpoint\": \"tcp://*:5558\""));
+        assert!(vllm.events(4).contains("\"replay_endpoint\": \"tcp://*:5561\""), "5558 is the second rank's");
         assert!(Flags::of(Engine::Trtllm).block_size(32).contains("tokens_per_block: 32"));
     }
 }

@@ -82,22 +82,24 @@ fn model_agrees(subjects: &[Subject<'_>], at: usize) -> Finding {
 /// Two workers behind one publisher would be credited with each other's blocks.
 fn identity_unique(subjects: &[Subject<'_>], findings: &[Findings], at: usize) -> Finding {
     let Some(own) = meeting(&subjects[at]) else { return Finding::skip("the worker's publishers are not known") };
-    let good = |at: usize| findings[at].status("events_endpoint") == Some(Status::Ok);
+    let good = |at: usize| matches!(findings[at].status("events_endpoint"), Some(Status::Ok | Status::Warn));
     if !good(at) {
         return Finding::skip("the worker's publishers are not known");
     }
     let others = subjects.iter().enumerate().filter(|(other, _)| *other != at && good(*other));
-    for (_, other) in others {
+    for (there, other) in others {
         let Some(theirs) = meeting(other) else { continue };
         let shared =
             own.streams.iter().find(|mine| theirs.streams.iter().any(|their| same(&mine.endpoint, &their.endpoint)));
         if let Some(shared) = shared {
             let name = &other.worker.name;
             let message = format!("{} is also followed for {name}: one cache cannot be two workers'", shared.endpoint);
-            let fix = format!(
-                "give each worker its own {}, or leave one of the two out",
-                subjects[at].key("kv_events.endpoint")
-            );
+            let fix = if same(&subjects[at].worker.url, &other.worker.url) {
+                format!("leave out workers[{}]: both are the engine at {}", at.max(there), other.worker.url)
+            } else {
+                let key = subjects[at].key("kv_events.endpoint");
+                format!("set {key} to the publisher of {}, or leave one of the two out", subjects[at].worker.url)
+            };
             return Finding::fail(message, fix).found(&shared.endpoint);
         }
     }

@@ -5,6 +5,7 @@
 
 mod cache;
 mod connection;
+mod endpoint;
 mod events;
 mod finding;
 mod flags;

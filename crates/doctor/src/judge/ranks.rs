@@ -16,7 +16,7 @@ pub(super) fn places(subject: &Subject<'_>, meeting: &Meeting, findings: &mut Fi
 }
 
 /// Ranks as the engine has them: those it announces, else those in its metrics, else those that batches name.
-fn engine_ranks(subject: &Subject<'_>, meeting: &Meeting) -> Option<u32> {
+pub(super) fn engine_ranks(subject: &Subject<'_>, meeting: &Meeting) -> Option<u32> {
     let announced = meeting.announced.iter().flatten().map(|place| place.rank + 1).max();
     let heard = subject.seen.streams.iter().flat_map(|stream| &stream.heard.ranks).max().map(|rank| rank + 1);
     announced.into_iter().chain((meeting.metrics_ranks > 0).then_some(meeting.metrics_ranks)).max().or(heard)

@@ -3,7 +3,12 @@
 use config::ReplayEndpoint;
 use fleet::Meeting;
 
-use super::{Finding, Subject, flags::Flags, ranks::shared_ranks};
+use super::{
+    Finding, Subject,
+    events::followed,
+    flags::{Flags, USUAL_PORT, replay_port},
+    ranks::shared_ranks,
+};
 use crate::gather::{ReplayAnswer, ReplaySeen};
 
 pub(super) fn judge(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
@@ -20,10 +25,14 @@ pub(super) fn judge(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
     let setting = Flags::of(meeting.engine).events_setting();
     // Sockets of ranks that only one side counts are not this engine's.
     let ranks = shared_ranks(subject, meeting);
+    if let Some(finding) = collision(subject, meeting, &key, ranks) {
+        return finding;
+    }
     let mut seen = subject.seen.replays.iter().filter(|seen| seen.rank < ranks).peekable();
     let Some(first) = seen.peek().copied() else {
+        let port = replay_port(first_port(subject, meeting), ranks);
         let fix = format!(
-            "start the engine with \"replay_endpoint\": \"tcp://*:5558\" in {setting}, or set {key} to where it is"
+            "start the engine with \"replay_endpoint\": \"tcp://*:{port}\" in {setting}, or set {key} to where it is"
         );
         let message = match &meeting.announced {
             Some(_) => format!("the engine offers no replay: {lost}"),
@@ -33,7 +42,10 @@ pub(super) fn judge(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
     };
     let mut silent = None;
     for ReplaySeen { endpoint, answer, .. } in seen {
-        let own = format!("set {key} to the replay_endpoint in {setting}, or leave it at auto");
+        let own = match announced(meeting) {
+            Some(there) => format!("set {key}: \"{there}\", or leave it at auto: that is what the engine announces"),
+            None => format!("set {key} to the replay_endpoint in {setting}, or leave it at auto"),
+        };
         let (message, fix) = match answer {
             ReplayAnswer::Answered { asked_for: Some(seq), found: false } => (
                 format!("{endpoint} answers, but without batch {seq}, which was just heard"),
@@ -57,6 +69,40 @@ pub(super) fn judge(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
     }
     let endpoint = &first.endpoint;
     silent.map_or_else(|| Finding::ok(format!("{endpoint} answers")).found(endpoint), Finding::skip)
+}
+
+/// Where the engine says that its first rank answers replays.
+fn announced(meeting: &Meeting) -> Option<&str> {
+    meeting.announced.iter().flatten().find(|place| place.rank == 0)?.replay_endpoint.as_deref()
+}
+
+/// The port that the first rank publishes on.
+fn first_port(subject: &Subject<'_>, meeting: &Meeting) -> u16 {
+    let first = followed(subject, meeting).find(|stream| stream.place.rank == 0);
+    let port = first.and_then(|stream| stream.place.endpoint.rsplit_once(':')?.1.parse().ok());
+    port.unwrap_or(USUAL_PORT)
+}
+
+/// Ranks take the next ports of both sockets: the second one's events may be where the first one's replay is looked for.
+fn collision(subject: &Subject<'_>, meeting: &Meeting, key: &str, ranks: u32) -> Option<Finding> {
+    let replays = subject.seen.streams.iter().filter(|stream| stream.followed && stream.place.rank < ranks);
+    let (replay, rank) = replays.into_iter().find_map(|stream| {
+        let replay = stream.place.replay_endpoint.as_ref()?;
+        let publisher = followed(subject, meeting).find(|other| other.place.endpoint == *replay)?;
+        Some((replay, publisher.place.rank))
+    })?;
+    let message = format!("{replay} is where rank {rank} publishes its events: nobody answers replays there");
+    let fix = match announced(meeting).filter(|there| there != replay) {
+        Some(there) => format!("set {key}: \"{there}\", or leave it at auto: that is what the engine announces"),
+        None => {
+            let port = replay_port(first_port(subject, meeting), ranks);
+            let setting = Flags::of(meeting.engine).events_setting();
+            format!(
+                "start the engine with \"replay_endpoint\": \"tcp://*:{port}\" in {setting}, and set {key} likewise"
+            )
+        }
+    };
+    Some(Finding::fail(message, fix).found(replay))
 }
 
 #[cfg(test)]

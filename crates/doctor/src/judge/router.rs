@@ -40,8 +40,8 @@ fn listener_exposed(settings: &Settings, surroundings: &Surroundings) -> Finding
         return Finding::ok("clients must send a key").found(listen);
     }
     let message = format!("{listen} can be reached from other machines, and no key is required");
-    Finding::warn(message, "require a key (--api-key or WARMROUTE_API_KEY), or listen on a loopback address")
-        .found(listen)
+    let fix = "require a key (--api-key KEY or WARMROUTE_API_KEY), or set server.listen: \"127.0.0.1:8080\"";
+    Finding::warn(message, fix).found(listen)
 }
 
 fn admin_exposed(settings: &Settings) -> Finding {
@@ -53,7 +53,7 @@ fn admin_exposed(settings: &Settings) -> Finding {
         return Finding::ok("operators must send a token").found(&admin.listen);
     }
     let message = format!("{} can be reached from other machines, and no token is required", admin.listen);
-    Finding::fail(message, "set admin.token_file, or listen on a loopback address").found(&admin.listen)
+    Finding::fail(message, "set admin.token_file: FILE, or admin.listen: \"127.0.0.1:9191\"").found(&admin.listen)
 }
 
 fn limits_fd(settings: &Settings, surroundings: &Surroundings) -> Finding {
@@ -111,15 +111,28 @@ fn timers(settings: &Settings) -> Finding {
         ),
     ];
     let Some(Pair { short, is, long, than, costs }) = pairs.into_iter().find(|pair| pair.is > pair.than) else {
-        return Finding::ok("no time limit makes another one pointless");
+        return if checks.enabled {
+            Finding::ok("no time limit makes another one pointless")
+        } else {
+            let message = "health_checks.enabled is false: only failing requests tell that a worker is gone";
+            Finding::warn(message, "set health_checks.enabled: true").found("off").expected("on")
+        };
     };
-    let (message, fix) =
-        (format!("{short} is {is:?}, longer than {long} ({than:?})"), format!("set {short} below {long}"));
+    let message = format!("{short} is {is:?}, longer than {long} ({than:?})");
+    let fix = format!("set {short}: {} or less, or {long}: {} or more", as_key(than), as_key(is));
     let finding = match costs {
         Some(costs) => Finding::fail(format!("{message}: {costs}"), fix),
         None => Finding::warn(message, fix),
     };
     finding.found(format!("{is:?}")).expected(format!("at most {than:?}"))
+}
+
+/// A time as a configuration has it.
+fn as_key(time: Duration) -> String {
+    match (time.as_secs(), time.subsec_millis()) {
+        (seconds, 0) => format!("{seconds}s"),
+        _ => format!("{}ms", time.as_millis()),
+    }
 }
 
 #[cfg(test)]
@@ -169,18 +182,26 @@ mod tests {
 
     #[test]
     fn a_time_limit_that_another_one_makes_pointless_is_named() {
-        for (yaml, key, status) in [
+        for (yaml, fix, status) in [
             (
                 "request: {stream_idle_timeout: 2h, stream_max_duration: 1h}",
-                "request.stream_idle_timeout",
+                "set request.stream_idle_timeout: 3600s or less, or request.stream_max_duration: 7200s or more",
                 Status::Fail,
             ),
-            ("request: {connect_timeout: 20s, timeout: 10s}", "request.connect_timeout", Status::Fail),
-            ("health_checks: {timeout: 20s, interval: 10s}", "health_checks.timeout", Status::Warn),
+            (
+                "request: {connect_timeout: 20s, timeout: 10s}",
+                "set request.connect_timeout: 10s or less, or request.timeout: 20s or more",
+                Status::Fail,
+            ),
+            (
+                "health_checks: {timeout: 1500ms, interval: 1s}",
+                "set health_checks.timeout: 1s or less, or health_checks.interval: 1500ms or more",
+                Status::Warn,
+            ),
         ] {
             let check = judged(yaml, &Surroundings::default(), "timers");
             assert_eq!(check.status, status, "{yaml}");
-            assert!(check.message.starts_with(key), "{}", check.message);
+            assert_eq!(check.fix.as_deref(), Some(fix), "{}", check.message);
         }
     }
 }

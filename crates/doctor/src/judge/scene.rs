@@ -12,8 +12,8 @@ use prompt::{Artefacts, PromptModel};
 
 use crate::{
     gather::{
-        Arrival, Case, EngineSays, Heard, Link, Observed, Outcome, OwnPrompt, Probes, ReplayAnswer, ReplaySeen, Reply,
-        StreamSeen, TokensSeen,
+        Arrival, Bound, Case, EngineSays, Heard, Link, Observed, Outcome, OwnPrompt, Probes, ReplayAnswer, ReplaySeen,
+        Reply, StreamSeen, TokensSeen,
     },
     report::{Check, Status, WorkerReport},
 };
@@ -199,6 +199,8 @@ fn healthy() -> Observed {
         unreachable: None,
         health: Some(Ok(())),
         meeting: Some(Ok(meeting)),
+        instead: None,
+        bound: vec![Bound { rank: 0, endpoint: place().endpoint }],
         tokens: TokensSeen {
             has_route: Some(true),
             texts: vec![case("plain words")],

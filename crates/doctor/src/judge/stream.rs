@@ -1,5 +1,7 @@
 //! What the events that arrived say: numbers, hashes, media, groups, clock.
 
+use kv_blocks::Tier;
+
 use super::{Finding, Findings, Subject, cache::unprobed};
 use crate::gather::Heard;
 
@@ -29,7 +31,7 @@ pub(super) fn judge(subject: &Subject<'_>, findings: &mut Findings) {
     findings.set("sequence", sequence(&heard));
     findings.set("hash_alias", hash_alias(subject));
     findings.set("medium_known", medium_known(subject, &heard));
-    findings.set("hybrid_groups", hybrid_groups(&heard));
+    findings.set("hybrid_groups", hybrid_groups(subject, &heard));
     findings.set("clock", clock(subject, &heard));
 }
 
@@ -38,7 +40,7 @@ fn sequence(heard: &[&Heard]) -> Finding {
     let unreadable: u64 = heard.iter().map(|heard| heard.unreadable).sum();
     let batches: u64 = heard.iter().map(|heard| heard.batches).sum();
     if missed > 0 {
-        let fix = "raise hwm in the engine's --kv-events-config, and look for a slow network between";
+        let fix = "set \"hwm\": 1000000 in the engine's --kv-events-config, and look for a slow network between";
         return Finding::fail(format!("{missed} batches were lost on the way while listening"), fix)
             .found(missed)
             .expected(0);
@@ -78,7 +80,13 @@ fn medium_known(subject: &Subject<'_>, heard: &[&Heard]) -> Finding {
         return Finding::ok("all media are known");
     }
     let names = unknown.join(", ");
-    let fix = "report the medium's name, and leave disk out of allow_tiers if it cannot be read back";
+    if !subject.worker.allow_tiers.contains(&Tier::Disk) {
+        let message =
+            format!("blocks lie on unknown media ({names}): they do not count, as {} says", subject.key("allow_tiers"));
+        return Finding::warn(message, "report the medium's name").found(names);
+    }
+    let fix =
+        format!("set {}: [device, host] if it cannot be read back, and report its name", subject.key("allow_tiers"));
     let arrival = subject.seen.probes.arrival.as_ref();
     let finding = match arrival.filter(|arrival| arrival.blocks > 0 && arrival.device == 0) {
         Some(_) => Finding::fail(
@@ -92,7 +100,7 @@ fn medium_known(subject: &Subject<'_>, heard: &[&Heard]) -> Finding {
     finding.found(names)
 }
 
-fn hybrid_groups(heard: &[&Heard]) -> Finding {
+fn hybrid_groups(subject: &Subject<'_>, heard: &[&Heard]) -> Finding {
     let partial: Vec<&str> = heard.iter().flat_map(|heard| &heard.partial_groups).map(String::as_str).collect();
     if partial.is_empty() {
         return Finding::ok("every announced block stands for all of its tokens");
@@ -100,8 +108,10 @@ fn hybrid_groups(heard: &[&Heard]) -> Finding {
     if heard.iter().all(|heard| heard.usable_stores == 0) {
         let message =
             format!("all announced blocks are of groups that do not hold every token: {}", partial.join(", "));
-        let fix = "use a release that also announces its groups of full attention, or set kv_events.source: none for this \
-                   worker: what it has cached is guessed then";
+        let fix = format!(
+            "set {}: none: what it has cached is guessed then, until a release also announces its groups of full attention",
+            subject.key("kv_events.source")
+        );
         return Finding::fail(message, fix).found(partial.join(", ")).expected("full_attention");
     }
     let message = format!(
@@ -124,7 +134,7 @@ fn clock(subject: &Subject<'_>, heard: &[&Heard]) -> Finding {
     }
     let side = if age > 0.0 { "behind" } else { "ahead of" };
     let message = format!("the engine's clock is {:.1} s {side} ours, or its events are late", age.abs());
-    let fix = "synchronise the clocks of both machines (NTP)";
+    let fix = "synchronise the clocks of both machines by NTP: timedatectl set-ntp true";
     let finding = if apart.abs() > CLOCK_WRONG_S { Finding::fail(message, fix) } else { Finding::warn(message, fix) };
     finding.found(format!("{age:.1} s")).expected("0 s")
 }

@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use event_sources::{Endpoint, SourceHandle, SourceSettings, SourceSpec, StreamReport, ZmqSource};
+use event_sources::{Endpoint, EventDefaults, SourceHandle, SourceSettings, SourceSpec, StreamReport, ZmqSource};
 use kv_blocks::{BlockSize, DpRank, HashScheme, Identity, Moment, Namespace, Target, WorkerId};
 use kv_events::{
     Action, Input, Sequencer, SequencerSettings,
@@ -188,7 +188,17 @@ impl Reader {
     }
 
     pub(crate) fn with(endpoint: &Endpoint, replay: Option<&Endpoint>, change: impl FnOnce(&mut SourceSpec)) -> Self {
-        let index = Arc::new(KvIndex::new(IndexSettings::default()));
+        Self::on(KvIndex::new(IndexSettings::default()), endpoint, replay, change)
+    }
+
+    /// With an index that was made for it.
+    pub(crate) fn on(
+        index: KvIndex,
+        endpoint: &Endpoint,
+        replay: Option<&Endpoint>,
+        change: impl FnOnce(&mut SourceSpec),
+    ) -> Self {
+        let index = Arc::new(index);
         let mut spec = SourceSpec {
             target: TARGET,
             worker: "w7".into(),
@@ -197,6 +207,7 @@ impl Reader {
             replay_endpoint: replay.cloned(),
             topic: String::new(),
             bind: false,
+            defaults: EventDefaults::default(),
             settings: SourceSettings::default(),
         };
         change(&mut spec);

@@ -2,12 +2,16 @@
 
 use kv_blocks::{IndexUpdate, Tier};
 
-use super::{Action, Counts};
-use crate::vllm::{self, Event, Medium, Normaliser};
+use super::{Action, Codec, Counts};
+use crate::{
+    standard::{self, StandardChange, StandardEvent},
+    vllm::{self, Event, Medium, Normaliser},
+};
 
 /// Reads batches one after the other and remembers what they said about their publisher.
 #[derive(Debug, Default)]
 pub(super) struct Batches {
+    codec: Codec,
     normaliser: Normaliser,
     pub(super) counts: Counts,
     pub(super) ts: Option<f64>,
@@ -17,8 +21,52 @@ pub(super) struct Batches {
 }
 
 impl Batches {
+    pub(super) fn new(codec: Codec) -> Self {
+        Self { codec, ..Self::default() }
+    }
+
     pub(super) fn apply(&mut self, payload: &[u8], actions: &mut Vec<Action>) {
         self.counts.batches += 1;
+        match self.codec {
+            Codec::Vllm => self.apply_vllm(payload, actions),
+            Codec::Mooncake => self.apply_mooncake(payload, actions),
+        }
+    }
+
+    fn apply_mooncake(&mut self, payload: &[u8], actions: &mut Vec<Action>) {
+        let events = match standard::decode_msgpack(payload) {
+            Ok(events) => events,
+            Err(error) => return self.fault(error.to_string(), actions),
+        };
+        for event in events {
+            self.counts.events += 1;
+            match event {
+                Ok(event) => self.take_standard(&event, actions),
+                Err(error) => self.fault(error.to_string(), actions),
+            }
+        }
+    }
+
+    fn take_standard(&mut self, event: &StandardEvent, actions: &mut Vec<Action>) {
+        match event.change {
+            StandardChange::Stored { .. } => self.counts.stored += 1,
+            StandardChange::Removed { .. } => self.counts.removed += 1,
+            StandardChange::Cleared => self.counts.cleared += 1,
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a clock: the last millisecond does not matter")]
+        if let Some(ms) = event.timestamp_ms {
+            self.ts = Some(ms as f64 / 1e3);
+        }
+        let medium = Medium::parse(event.stream.medium.as_deref(), None);
+        self.counts.unlisted_media += u64::from(medium == Medium::Unlisted);
+        match standard::to_named(event) {
+            Ok(update) => actions.push(Action::Apply(update)),
+            // Well formed, and of nothing that the index knows: objects beside the blocks have keys of their own.
+            Err(_) => self.counts.ignored += 1,
+        }
+    }
+
+    fn apply_vllm(&mut self, payload: &[u8], actions: &mut Vec<Action>) {
         let batch = match vllm::decode(payload) {
             Ok(batch) => batch,
             Err(error) => return self.fault(error.to_string(), actions),

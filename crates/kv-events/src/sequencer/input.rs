@@ -2,9 +2,21 @@
 
 use kv_blocks::IndexUpdate;
 
+/// What the payloads of a stream are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Codec {
+    /// [`crate::vllm`], and whoever speaks like it.
+    #[default]
+    Vllm,
+    /// [`crate::standard`], with blocks that engines have named before: the Mooncake store's master.
+    Mooncake,
+}
+
 /// How a stream is followed.
 #[derive(Clone, Debug)]
 pub struct SequencerSettings {
+    /// What its payloads are.
+    pub codec: Codec,
     /// Whether the publisher has a replay endpoint.
     pub replay: bool,
     /// Live batches kept while a replay runs; when full the oldest is dropped, counted, and asked for again.
@@ -15,7 +27,7 @@ pub struct SequencerSettings {
 
 impl Default for SequencerSettings {
     fn default() -> Self {
-        Self { replay: false, max_pending_batches: 16_384, max_pending_bytes: 64 << 20 }
+        Self { codec: Codec::Vllm, replay: false, max_pending_batches: 16_384, max_pending_bytes: 64 << 20 }
     }
 }
 

@@ -29,7 +29,7 @@ use kv_blocks::Moment;
 
 use batches::Batches;
 pub use counts::Counts;
-pub use input::{Action, Input, SequencerSettings, StreamState};
+pub use input::{Action, Codec, Input, SequencerSettings, StreamState};
 use pending::Pending;
 use phase::{Missing, Phase, Position, Purpose, Replay, Retry, Taken};
 
@@ -63,6 +63,7 @@ impl Sequencer {
     pub fn new(settings: SequencerSettings) -> Self {
         Self {
             pending: Pending::new(settings.max_pending_batches, settings.max_pending_bytes),
+            batches: Batches::new(settings.codec),
             settings,
             phase: Phase::Connecting,
             last: None,
@@ -70,7 +71,6 @@ impl Sequencer {
             returning: false,
             unnumbered: false,
             epoch: 1,
-            batches: Batches::default(),
             last_event_at: None,
             retry: None,
             resync_wanted: false,

@@ -3,8 +3,8 @@
 use super::{
     event::{Event, EventError},
     fields::Fields,
-    wire::{Broken, Head, Reader},
 };
+use crate::wire::{Broken, Head, Reader};
 
 /// Events in one batch at most: far more than an engine has blocks to speak of in one step. A decoded event takes more
 /// memory than its shortest bytes do, so the number must not be the sender's choice.
@@ -46,6 +46,28 @@ pub struct BatchError {
 /// ```
 pub fn decode(payload: &[u8]) -> Result<Batch, BatchError> {
     envelope(payload).map_err(|Broken(reason)| BatchError { bytes: payload.len(), reason })
+}
+
+/// The data-parallel rank that a batch names, without a look at its events: where ranks share a topic, whose numbers these
+/// are. `None` also for bytes that are no batch.
+///
+/// ```
+/// use kv_events::vllm::{HashForm, Shape, encode, rank_of};
+///
+/// assert_eq!(rank_of(&encode(12.5, Some(3), &[], Shape::Array, HashForm::Int)), Some(3));
+/// assert_eq!(rank_of(b"garbage"), None);
+/// ```
+pub fn rank_of(payload: &[u8]) -> Option<u32> {
+    let mut reader = Reader::new(payload);
+    let (_, _, rank) = match reader.head().ok()? {
+        Head::Array(len) => array_members(&mut reader, len).ok()?,
+        Head::Map(pairs) => map_members(&mut reader, pairs).ok()?,
+        _ => return None,
+    };
+    match Reader::new(rank?).head().ok()? {
+        Head::Unsigned(rank) => u32::try_from(rank).ok(),
+        _ => None,
+    }
 }
 
 fn envelope(payload: &[u8]) -> Result<Batch, Broken> {

@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use kv_blocks::{BlockSize, EngineHash};
 
-use super::{
-    fields::{Field, Fields},
-    wire::{Broken, Head, Reader},
-};
+use super::fields::{Field, Fields};
+use crate::wire::{Broken, Head, Reader};
 
 /// One event.
 #[derive(Clone, Debug, PartialEq)]
@@ -243,7 +241,10 @@ fn tokens(mut reader: Reader<'_>) -> Result<WireTokens, EventError> {
     }
     let mut flat = Vec::with_capacity(len);
     for _ in 0..len {
-        flat.push(token(reader.head()?)?);
+        flat.push(match reader.small_number() {
+            Some(token) => token,
+            None => token(reader.head()?)?,
+        });
     }
     Ok(WireTokens::Flat(flat))
 }

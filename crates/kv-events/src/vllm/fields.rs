@@ -1,9 +1,7 @@
 //! An event cut into the bytes of its fields, whichever way it is encoded.
 
-use super::{
-    event::EventError,
-    wire::{Broken, Head, Reader},
-};
+use super::event::EventError;
+use crate::wire::{Broken, Head, Reader};
 
 /// Everything an event may carry, by the names of the map encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

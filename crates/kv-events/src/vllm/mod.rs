@@ -14,9 +14,8 @@ mod event;
 mod fields;
 mod medium;
 mod update;
-mod wire;
 
-pub use batch::{Batch, BatchError, decode};
+pub use batch::{Batch, BatchError, decode, rank_of};
 pub use encode::{HashForm, Shape, WireEvent, WireHash, WireRemoved, WireStored, encode};
 pub use event::{BlockRemoved, BlockStored, Event, EventError, ExtraKey, WireTokens};
 pub use medium::Medium;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kv_blocks::{BlockSize, IndexUpdate, Removed, Stored};
+use kv_blocks::{BlockSize, IndexUpdate, Named, Removed, Stored, Tier};
 
 use super::{BlockRemoved, BlockStored, Event, ExtraKey, Medium, WireTokens};
 
@@ -19,7 +19,7 @@ pub struct Ignored {
 pub enum IgnoredReason {
     /// A tag this release does not know.
     UnknownTag,
-    /// No tokens: a placeholder of an offload or storage tier.
+    /// No tokens, on the device: nobody can say what is in the blocks.
     NoTokens,
     /// No blocks.
     NoBlocks,
@@ -99,11 +99,17 @@ impl Normaliser {
         if !self.holds_all_tokens(event.group_idx) {
             return Err(IgnoredReason::NotFullAttention.into());
         }
-        if event.token_ids.is_empty() {
-            return Err(IgnoredReason::NoTokens.into());
-        }
         if event.block_hashes.is_empty() {
-            return Err(IgnoredReason::NoBlocks.into());
+            let nothing = if event.token_ids.is_empty() { IgnoredReason::NoTokens } else { IgnoredReason::NoBlocks };
+            return Err(nothing.into());
+        }
+        let tier = Medium::parse(event.medium.as_deref(), event.locality.as_deref()).tier();
+        if event.token_ids.is_empty() {
+            // A placeholder: what the engine has told of is in an offload or storage tier too.
+            return match tier {
+                Tier::Device => Err(IgnoredReason::NoTokens.into()),
+                tier => Ok(IndexUpdate::Named(Named { hashes: event.block_hashes.clone(), tier })),
+            };
         }
         let size = event.block_size as usize;
         let Ok(block_size) = BlockSize::new(event.block_size.into()) else {
@@ -133,7 +139,7 @@ impl Normaliser {
             block_size,
             lora: keys.lora,
             salt: keys.salt,
-            tier: Medium::parse(event.medium.as_deref(), event.locality.as_deref()).tier(),
+            tier,
         }))
     }
 

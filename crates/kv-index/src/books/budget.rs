@@ -80,9 +80,11 @@ impl Books {
         let Some(run) = self.writer.oldest_leaf() else { return false };
         let mut lost = Vec::new();
         let before = self.writer.blocks();
+        let held = self.before_all(core, run);
         let gone = &mut self.gone;
         self.writer.shed(core, run, &mut |span| lost.push(span), &mut |blocks| gone.push(blocks));
         self.shed += before - self.writer.blocks();
+        held.into_iter().for_each(|held| self.after(core, Some(held)));
         lost.sort_unstable_by_key(|span| (span.slot, span.start));
         let (mut holder, mut counted) = (None, 0);
         for Span { slot, tier, start, end } in lost {

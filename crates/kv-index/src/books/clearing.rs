@@ -55,6 +55,7 @@ impl Books {
             if space.is_some() && self.writer.space(run) != space {
                 continue;
             }
+            let before = self.before_clearing(core, run, slot);
             let gone = &mut self.gone;
             let (left, at_all) = self.writer.clear(core, run, slot, tiers, expected, &mut |blocks| gone.push(blocks));
             for (tier, blocks) in left.into_iter().enumerate() {
@@ -62,6 +63,7 @@ impl Books {
                 room = room.saturating_sub(blocks);
             }
             self.count(slot, 0, 0, -i64::from(at_all));
+            self.after(core, before);
             if left[0] > 0 {
                 self.targets.copies(slot, |copies| copies.leave_run(run));
             }

@@ -87,6 +87,7 @@ impl Books {
         let rest = next.room.part(rest);
         let holder = Holder::Confirmed { slot, tier: number(tier) };
         let (spot, count) = self.make(core, home, next.last, rest, holder)?;
+        self.made(core, slot, tier, spot, count);
         self.count(slot, tier.index(), i64::from(count), i64::from(count));
         let moved = self.name(core, chain, next.done, spot, count);
         self.leave_renamed(core, slot, &moved, spot, count);
@@ -122,8 +123,10 @@ impl Books {
         let Chain { slot, tier, .. } = *chain;
         let span = Span { slot, tier: number(tier), start: spot.at, end: spot.at + count };
         let trusted = self.targets.get(slot).trusted;
+        let before = self.before(core, spot.run, slot);
         let Covered { in_tier, at_all } = self.writer.cover(core, spot.run, span, trusted, &mut self.held)?;
         self.count(slot, tier.index(), i64::from(in_tier), i64::from(at_all));
+        self.after(core, before);
         if tier == Tier::Device {
             let held = std::mem::take(&mut self.held);
             self.targets.copies(slot, |copies| note_copies(copies, span, spot.run, &held, repeats));

@@ -7,12 +7,15 @@ mod budget;
 mod check;
 mod clearing;
 mod events;
+mod following;
 mod holding;
 mod loading;
+mod named;
 mod promised;
 mod promises;
 mod removing;
 mod saving;
+mod standing;
 mod targets;
 #[cfg(test)]
 mod tests;
@@ -29,6 +32,7 @@ use self::{
 };
 use crate::{
     IndexSettings,
+    changes::{Changes, Feed},
     lookup::Core,
     names::Names,
     orphans::{Late, Orphans},
@@ -59,6 +63,7 @@ pub(crate) struct Books {
     shed: u64,
     /// While promises are being pruned: how many blocks are to be left.
     pruning: Option<u64>,
+    feed: Arc<Feed>,
 }
 
 impl Books {
@@ -79,6 +84,7 @@ impl Books {
             orphaned: 0,
             shed: 0,
             pruning: None,
+            feed: Feed::new(),
             settings,
         }
     }
@@ -91,6 +97,11 @@ impl Books {
             owner.model = Some(model);
             self.stay_within_budget(core);
         }
+    }
+
+    /// What changes from now on.
+    pub(crate) fn follow(&self) -> Changes {
+        self.feed.follow()
     }
 
     /// Ends the registration of a target that serves another model; returns whether it did.

@@ -9,9 +9,11 @@ impl Books {
     /// A target does not hold blocks of a run in a tier any more; returns how many it held.
     pub(super) fn leave(&mut self, core: &Core, slot: u32, tier: Tier, run: u32, start: u32, end: u32) -> u32 {
         let span = Span { slot, tier: number(tier), start, end };
+        let before = self.before(core, run, slot);
         let gone = &mut self.gone;
         let Covered { in_tier, at_all } = self.writer.uncover(core, run, span, &mut |blocks| gone.push(blocks));
         self.count(slot, tier.index(), -i64::from(in_tier), -i64::from(at_all));
+        self.after(core, before);
         if tier == Tier::Device {
             self.targets.copies(slot, |copies| {
                 if in_tier > end - start {
@@ -124,7 +126,7 @@ impl Books {
 }
 
 /// How many of the spots are neighbours in one run, going up or down.
-fn stretch(len: usize, spot: impl Fn(usize) -> Spot) -> usize {
+pub(super) fn stretch(len: usize, spot: impl Fn(usize) -> Spot) -> usize {
     let first = spot(0);
     let along = |step: i64| {
         let expected = |number: usize| i64::from(first.at) + step * number as i64;

@@ -85,6 +85,7 @@ impl Chunks {
         advise_huge_pages(start, layout.size());
         // SAFETY: just allocated with that many bytes.
         unsafe { start.write_bytes(0, layout.size()) };
+        collapse_to_huge_pages(start, layout.size());
         let before = self.chunks[number].swap(start.cast(), Ordering::Release);
         assert!(before.is_null(), "each chunk is added once");
     }
@@ -127,6 +128,17 @@ impl fmt::Debug for Chunks {
         let used = self.chunks.iter().filter(|chunk| !chunk.load(Ordering::Relaxed).is_null()).count();
         write!(out, "Chunks({used} of {}, 2^{} lines each)", self.chunks.len(), self.log2)
     }
+}
+
+/// Memory that the allocator had in use before comes in small pages, whatever was advised.
+fn collapse_to_huge_pages(start: *mut u8, bytes: usize) {
+    #[cfg(target_os = "linux")]
+    if bytes >= 2 << 20 {
+        // SAFETY: the range was just allocated, and what is in it stays the same.
+        unsafe { libc::madvise(start.cast(), bytes, libc::MADV_COLLAPSE) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (start, bytes);
 }
 
 /// Huge pages spare the processor a page walk per access. Only a wish: what the kernel says to it does not matter.

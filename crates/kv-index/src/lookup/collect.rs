@@ -3,7 +3,7 @@
 use super::{
     Core,
     matches::{Matches, Mixed},
-    search::Probes,
+    probes::Probes,
 };
 use crate::{
     atomic::{AtomicU64, Ordering},
@@ -70,6 +70,7 @@ impl Core {
             {
                 return Err(Torn);
             }
+            self.prefetch_beside(head);
         }
     }
 

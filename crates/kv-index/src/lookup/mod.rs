@@ -8,6 +8,7 @@
 
 mod collect;
 mod matches;
+mod probes;
 mod search;
 
 use kv_blocks::{DpRank, SequenceHash, Target, WorkerId};
@@ -15,7 +16,7 @@ use kv_blocks::{DpRank, SequenceHash, Target, WorkerId};
 use self::collect::{Credit, Scratch, Step, Torn};
 pub(crate) use self::matches::Mixed;
 pub use self::matches::{Matches, Slot};
-pub(crate) use self::search::KNOWN_ENDS;
+pub(crate) use self::probes::KNOWN_ENDS;
 use crate::{
     atomic::{AtomicU32, AtomicU64, Ordering, fence, pause},
     lines::Chunks,
@@ -28,7 +29,10 @@ use crate::{
 pub(crate) struct Core {
     pub(crate) heads: Heads,
     pub(crate) body: Chunks,
+    /// Every block.
     pub(crate) table: Table,
+    /// Of every run the first block, and the one where a prompt ended: so few that they stay in the cache.
+    pub(crate) marks: Table,
     /// Depths at which prompts part most often (the ends of system prompts); 0 for none. Only a hint where to look first.
     pub(crate) ends: [AtomicU32; KNOWN_ENDS],
     /// Words of slot bits that are in use.
@@ -48,12 +52,13 @@ const TARGETS_LOG2: u32 = 3;
 const TOGETHER: usize = 16;
 
 impl Core {
-    pub(crate) fn new(heads: Heads, body: Chunks, table: Table) -> Self {
+    pub(crate) fn new(heads: Heads, body: Chunks, table: Table, marks: Table) -> Self {
         let targets = Chunks::new(MAX_SLOTS as usize >> (3 + TARGETS_LOG2), TARGETS_LOG2);
         Self {
             heads,
             body,
             table,
+            marks,
             targets,
             assignments: AtomicU64::new(0),
             ends: std::array::from_fn(|_| AtomicU32::new(0)),
@@ -137,8 +142,21 @@ impl Core {
             for (_, matches) in chains.iter().zip(&mut *matches).filter(|(chain, _)| !chain.is_empty()) {
                 self.scan(&mut matches.scratch.probes);
             }
-            for (chain, matches) in chains.iter().zip(&mut *matches).filter(|(chain, _)| !chain.is_empty()) {
-                self.first_of(space, chain, matches);
+            // Bits of those that need a second round.
+            let mut more = 0_u32;
+            for (number, (chain, matches)) in chains.iter().zip(&mut *matches).enumerate() {
+                if !chain.is_empty() {
+                    self.first_of(space, chain, matches);
+                    let goes_on = self.probe_on(space, chain, &mut matches.scratch.probes);
+                    more |= u32::from(goes_on) << number;
+                }
+            }
+            let again = |number: &usize| more >> number & 1 == 1;
+            for number in (0..chains.len()).filter(again) {
+                self.scan(&mut matches[number].scratch.probes);
+            }
+            for number in (0..chains.len()).filter(again) {
+                self.first_of(space, chains[number], &mut matches[number]);
             }
             for (chain, matches) in chains.iter().zip(matches) {
                 self.conclude(space, chain, now, Credit::Trusted, matches);
@@ -149,14 +167,24 @@ impl Core {
     #[inline]
     fn answer(&self, space: u64, chain: &[SequenceHash], now: u64, credit: Credit, matches: &mut Matches) {
         if !chain.is_empty() {
-            self.probe(space, chain, &mut matches.scratch.probes);
-            self.scan(&mut matches.scratch.probes);
-            self.first_of(space, chain, matches);
+            self.search(space, chain, matches);
         }
         self.conclude(space, chain, now, credit, matches);
     }
 
-    /// The rest of a lookup, after its first round.
+    /// The rounds of a search.
+    #[inline]
+    fn search(&self, space: u64, chain: &[SequenceHash], matches: &mut Matches) {
+        self.probe(space, chain, &mut matches.scratch.probes);
+        self.scan(&mut matches.scratch.probes);
+        self.first_of(space, chain, matches);
+        if self.probe_on(space, chain, &mut matches.scratch.probes) {
+            self.scan(&mut matches.scratch.probes);
+            self.first_of(space, chain, matches);
+        }
+    }
+
+    /// The rest of a lookup, after its search.
     #[inline]
     fn conclude(&self, space: u64, chain: &[SequenceHash], now: u64, credit: Credit, matches: &mut Matches) {
         if chain.is_empty() {
@@ -168,9 +196,7 @@ impl Core {
                 return matches.clear(0);
             }
             pause(&mut round);
-            self.probe(space, chain, &mut matches.scratch.probes);
-            self.scan(&mut matches.scratch.probes);
-            self.first_of(space, chain, matches);
+            self.search(space, chain, matches);
         }
     }
 
@@ -193,8 +219,10 @@ impl Core {
     ) -> Result<(), Torn> {
         matches.clear(self.width.load(Ordering::Acquire) as usize);
         let Scratch { path, probes, .. } = &mut matches.scratch;
-        let Some((position, end)) = probes.hit else { return Ok(()) };
-        self.follow(space, chain, position, end, &mut path[0]);
+        if probes.hit.is_none() {
+            return Ok(());
+        }
+        self.follow(space, chain, probes, &mut path[0]);
         self.path(path)?;
         self.collect(matches, credit, now)?;
         // Everything was read before the versions are read again.

@@ -1,121 +1,81 @@
 //! The deepest block of a chain that the structure knows.
 //!
-//! Whatever block is there has all blocks before it there too, so a search need not look at every block. One round of
-//! probes at the end, at positions that grow sixteenfold, and on both sides of the depths where prompts are known to part, all
-//! under way at once; then along the runs from the deepest hit, where one comparison at a run's end stands for all of the
-//! run.
+//! Whatever block is there has all blocks before it there too, so a search need not look at every block. It begins
+//! with blocks that are likely to be marked, in one round of probes that are under way at once: the last one, the
+//! last ones before prompts are known to part, and the first one. Then it goes along the runs from the deepest hit,
+//! where one comparison at a run's end stands for all of the run. Where many runs follow one another, rounds among
+//! all blocks cut what is left into parts.
 
 use kv_blocks::SequenceHash;
 
-use super::{Core, collect::Step};
+use super::{
+    Core,
+    collect::Step,
+    probes::{PARTS, Probes},
+};
 use crate::{
     atomic::{Ordering, fence},
     lines::prefetch,
     runs::{Head, NO_RUN},
-    table::{Key, Line, Seen, Spot, State},
+    table::{Key, Seen, Spot, Table},
 };
 
-/// Probes of the first round, enough for chains up to 2^32 blocks and two at each well-known end.
-const PROBES: usize = 10 + 2 * KNOWN_ENDS;
-/// Depths at which prompts part most often that are kept in mind.
-pub(crate) const KNOWN_ENDS: usize = 3;
-
-/// The first round of a search, deepest position first.
-#[derive(Debug)]
-pub(crate) struct Probes {
-    count: usize,
-    positions: [u32; PROBES],
-    keys: [Key; PROBES],
-    states: [State; PROBES],
-    lines: [Line; PROBES],
-    seen: [Seen; PROBES],
-    /// Position of the deepest block found, and where none is any more.
-    pub(super) hit: Option<(usize, usize)>,
-}
-
-impl Probes {
-    /// Adds a position, once; deeper ones come first.
-    #[inline]
-    fn insert(&mut self, count: &mut usize, position: u32) {
-        let mut at = *count;
-        while at > 0 && self.positions[at - 1] < position {
-            at -= 1;
-        }
-        if at > 0 && self.positions[at - 1] == position {
-            return;
-        }
-        self.positions.copy_within(at..*count, at + 1);
-        self.positions[at] = position;
-        *count += 1;
-    }
-}
-
-impl Default for Probes {
-    fn default() -> Self {
-        Self {
-            count: 0,
-            positions: [0; PROBES],
-            keys: [Key::NONE; PROBES],
-            states: [State::NONE; PROBES],
-            lines: [Line::NONE; PROBES],
-            seen: [Seen::Nothing; PROBES],
-            hit: None,
-        }
-    }
-}
+/// Runs that are followed one by one before what is left is cut into parts.
+const FOLLOWED: u32 = 3;
+/// With fewer blocks left it is not worth it.
+const FEW: usize = 4 * PARTS;
 
 impl Core {
-    /// Asks for all that the first round will look at.
-    ///
-    /// One step for all probes before the next one for any: so the processor has the misses of a step under way together.
+    /// Begins a search: asks for all that the first round will look at.
     #[inline]
     pub(super) fn probe(&self, space: u64, chain: &[SequenceHash], probes: &mut Probes) {
-        let last = chain.len() - 1;
-        probes.positions[0] = last as u32;
-        let mut count = 1;
-        // 16^n - 1, down to 0.
-        let power = (usize::BITS - last.leading_zeros()).saturating_sub(1) / 4;
-        let mut position = (1_usize << (4 * power)) - 1;
-        while last > 0 && count < PROBES {
-            if position < last {
-                probes.positions[count] = position as u32;
-                count += 1;
-            }
-            if position == 0 {
-                break;
-            }
-            position >>= 4;
+        probes.begin(self, chain.len());
+        self.ask(space, chain, probes);
+    }
+
+    /// Asks for what the second round will look at, if there is one.
+    #[inline]
+    pub(super) fn probe_on(&self, space: u64, chain: &[SequenceHash], probes: &mut Probes) -> bool {
+        let more = probes.go_on(self, chain.len());
+        if more {
+            self.ask(space, chain, probes);
         }
-        for end in &self.ends {
-            let end = end.load(Ordering::Relaxed);
-            if end > 0 && end < last as u32 {
-                probes.insert(&mut count, end);
-                probes.insert(&mut count, end - 1);
-            }
-        }
-        probes.count = count;
-        for position in &probes.positions[..count] {
+        more
+    }
+
+    /// One step for all probes before the next one for any: so the processor has the misses of a step under way together.
+    #[inline]
+    fn ask(&self, space: u64, chain: &[SequenceHash], probes: &mut Probes) {
+        let table = self.asked(probes);
+        for position in &probes.positions[..probes.count] {
             prefetch(&chain[*position as usize]);
         }
-        for number in 0..count {
-            probes.keys[number] = self.table.key(space, chain[probes.positions[number] as usize].0);
+        for number in 0..probes.count {
+            probes.keys[number] = table.key(space, chain[probes.positions[number] as usize].0);
         }
         for number in 0..probes.count {
-            let state = self.table.state(probes.keys[number]);
+            let state = table.state(probes.keys[number]);
             probes.states[number] = state;
-            probes.lines[number] = self.table.touch(&self.body, probes.keys[number], state);
+            probes.lines[number] = table.touch(&self.body, probes.keys[number], state);
         }
+    }
+
+    /// Where a round looks.
+    #[inline]
+    fn asked(&self, probes: &Probes) -> &Table {
+        if probes.marked { &self.marks } else { &self.table }
     }
 
     /// Sees what may be there, and asks for the heads of all those runs: they are likely to be on the way to the root.
     #[inline]
     pub(super) fn scan(&self, probes: &mut Probes) {
+        let table = self.asked(probes);
         for number in 0..probes.count {
-            let seen = self.table.peek(&self.body, probes.keys[number], probes.states[number], probes.lines[number]);
+            let seen = table.peek(&self.body, probes.keys[number], probes.states[number], probes.lines[number]);
             probes.seen[number] = seen;
             match seen {
                 Seen::Perhaps(spot) => self.heads.prefetch(&self.body, spot.run),
-                Seen::Elsewhere => self.table.prefetch_further(&self.body, probes.keys[number]),
+                Seen::Elsewhere => table.prefetch_further(&self.body, probes.keys[number]),
                 Seen::Nothing => {}
             }
         }
@@ -125,9 +85,7 @@ impl Core {
     /// as the first step of the way to the root.
     #[inline]
     pub(super) fn first(&self, space: u64, chain: &[SequenceHash], probes: &mut Probes, found: &mut Step) {
-        // Positions from here on are not there.
-        let mut end = chain.len();
-        probes.hit = None;
+        let table = self.asked(probes);
         for number in 0..probes.count {
             let position = probes.positions[number] as usize;
             let there = match probes.seen[number] {
@@ -135,38 +93,59 @@ impl Core {
                 // Where only those 22 bits were the same, another entry may be the one.
                 Seen::Perhaps(spot) => {
                     self.is_at(space, chain, position, spot, found)
-                        || self.look(space, chain, position, probes.keys[number], found)
+                        || self.look(table, space, chain, position, probes.keys[number], found)
                 }
-                Seen::Elsewhere => self.look(space, chain, position, probes.keys[number], found),
+                Seen::Elsewhere => self.look(table, space, chain, position, probes.keys[number], found),
             };
             if there {
                 let run_end = position + (found.head.blocks() - found.limit) as usize;
-                prefetch(&chain[run_end.min(end - 1)]);
-                if found.head.has_area() {
-                    self.body.prefetch(found.head.area().0);
-                }
+                prefetch(&chain[run_end.min(probes.end - 1)]);
+                self.prefetch_beside(&found.head);
                 if found.head.parent() != NO_RUN {
                     self.heads.prefetch(&self.body, found.head.parent());
                 }
-                probes.hit = Some((position, end));
+                probes.hit = Some(position);
                 return;
             }
-            end = position;
+            // A block that is there need not be marked, unless it is the first.
+            if !probes.marked || position == 0 {
+                probes.end = position;
+            }
         }
     }
 
-    /// Goes on from the block at `position` to the deepest one before `end`.
+    /// Asks for what the way to the root needs beside a run's parent: who holds the run, and one run further on.
     #[inline]
-    pub(super) fn follow(&self, space: u64, chain: &[SequenceHash], mut position: usize, end: usize, found: &mut Step) {
+    pub(super) fn prefetch_beside(&self, head: &Head) {
+        if head.has_area() {
+            self.body.prefetch(head.area().0);
+        }
+        if head.grandparent() != NO_RUN {
+            self.heads.prefetch(&self.body, head.grandparent());
+        }
+    }
+
+    /// Goes on from the deepest block that the rounds found to the deepest one that is there.
+    #[inline]
+    pub(super) fn follow(&self, space: u64, chain: &[SequenceHash], probes: &mut Probes, found: &mut Step) {
+        self.go_along(space, chain, probes, found);
+        probes.learn(self, found.head.depth() + found.limit);
+    }
+
+    #[inline]
+    fn go_along(&self, space: u64, chain: &[SequenceHash], probes: &mut Probes, found: &mut Step) {
+        let Some(mut position) = probes.hit else { return };
+        let mut followed = 0;
         loop {
+            let end = probes.end;
             let left_in_run = (found.head.blocks() - found.limit) as usize;
             let most = left_in_run.min(end - 1 - position);
             let next = position + left_in_run + 1;
             let mut ahead = None;
             if next < end && found.head.has_children() {
                 // The search is likely to go on behind the run's end, if only to find nothing there.
-                let key = self.table.key(space, chain[next].0);
-                self.table.prefetch(&self.body, key);
+                let key = self.marks.key(space, chain[next].0);
+                self.marks.prefetch(&self.body, key);
                 ahead = Some(key);
             }
             if most > 0 {
@@ -178,11 +157,25 @@ impl Core {
             if position >= end || !found.head.has_children() {
                 return;
             }
-            let key = ahead.filter(|_| position == next).unwrap_or_else(|| self.table.key(space, chain[position].0));
             let mut further = Step::NONE;
-            if !self.look(space, chain, position, key, &mut further) {
+            if followed == FOLLOWED && end - position > FEW {
+                followed = 0;
+                probes.cut(position);
+                self.ask(space, chain, probes);
+                self.scan(probes);
+                self.first(space, chain, probes, &mut further);
+                if let Some(hit) = probes.hit {
+                    position = hit;
+                    *found = further;
+                    continue;
+                }
+            }
+            let key = ahead.filter(|_| position == next).unwrap_or_else(|| self.marks.key(space, chain[position].0));
+            // What comes behind a block elsewhere than in its run begins another one.
+            if !self.look(&self.marks, space, chain, position, key, &mut further) {
                 return;
             }
+            followed += 1;
             *found = further;
         }
     }
@@ -192,16 +185,20 @@ impl Core {
     fn equal_blocks(&self, found: &Step, chain: &[SequenceHash]) -> usize {
         let (at, most) = (found.limit as usize - 1, chain.len() - 1);
         let blocks = found.head.blocks() as usize;
+        let Some(hashes) = self.body.words(found.head.hashes(), blocks) else { return 0 };
+        let same = |offset: usize| hashes[at + offset].load(Ordering::Relaxed) == chain[offset].0;
+        // Prompts mostly part where others did, and that is where the search began.
+        if !same(1) {
+            return 0;
+        }
         if at + most == blocks - 1 && found.head.tail() == chain[most].0 {
             return most;
         }
-        let Some(hashes) = self.body.words(found.head.hashes(), blocks) else { return 0 };
-        let same = |offset: usize| hashes[at + offset].load(Ordering::Relaxed) == chain[offset].0;
-        // Equal up to `low`, different at `high`: sixteen places a round, their lines under way together.
-        let (mut low, mut high) = (0, most + 1);
+        // Equal up to `low`, different at `high`: some places a round, their lines under way together.
+        let (mut low, mut high) = (1, most + 1);
         while high - low > 1 {
             let gap = high - low;
-            let places = gap.min(17);
+            let places = gap.min(PARTS);
             if gap > 32 {
                 for number in 1..places {
                     let offset = low + number * gap / places;
@@ -227,10 +224,18 @@ impl Core {
         low
     }
 
-    /// Looks for block `position` of a chain in the table.
+    /// Looks for block `position` of a chain in a table.
     #[inline]
-    fn look(&self, space: u64, chain: &[SequenceHash], position: usize, key: Key, found: &mut Step) -> bool {
-        self.table.find(&self.body, key, |spot| self.is_at(space, chain, position, spot, found).then_some(())).is_some()
+    fn look(
+        &self,
+        table: &Table,
+        space: u64,
+        chain: &[SequenceHash],
+        position: usize,
+        key: Key,
+        found: &mut Step,
+    ) -> bool {
+        table.find(&self.body, key, |spot| self.is_at(space, chain, position, spot, found).then_some(())).is_some()
     }
 
     /// Whether block `position` of a chain is at `spot`; then `found` says so.

@@ -5,6 +5,10 @@ use crate::{
     lines::{Chunks, LINE_WORDS, prefetch},
 };
 
+/// Bits of a run's number.
+pub(crate) const RUN_BITS: u32 = 25;
+/// Runs at most; as a number in a head it says that there is none.
+pub(crate) const MAX_RUNS: u32 = (1 << RUN_BITS) - 1;
 /// No run: the parent of a run that begins a sequence.
 pub(crate) const NO_RUN: u32 = u32::MAX;
 /// Device holders named in the head itself.
@@ -16,11 +20,10 @@ pub(crate) const WHOLE: u32 = (1 << 14) - 1;
 
 /// A consistent copy of a head.
 ///
-/// Word 0: version (0..32), blocks (32..48), holders named here (48..52), whether there is an area (52), whether other runs
-/// hang on it (53). 1: parent run
-/// (0..32), how many of its blocks come before (32..48). 2: depth of the first block (0..32), first line of the hashes
-/// (32..64). 3: namespace key. 4: hash of the last block. 5, 6: two holders each. 7: first line of the area (0..32), its
-/// words (32..64).
+/// Word 0: version (0..32), blocks (32..48), holders named here (48..52), whether there is an area (52), whether
+/// other runs hang on it (53). 1: parent run (0..25), the parent's parent (25..50), how many blocks of the parent
+/// come before (50..64). 2: depth of the first block (0..32), first line of the hashes (32..64). 3: namespace key. 4:
+/// hash of the last block. 5, 6: two holders each. 7: first line of the area (0..32), its words (32..64).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head(pub(crate) [u64; LINE_WORDS]);
 
@@ -52,13 +55,19 @@ impl Head {
     /// `NO_RUN` for the first run of a sequence.
     #[inline]
     pub(crate) fn parent(&self) -> u32 {
-        self.0[1] as u32
+        run_at(self.0[1])
+    }
+
+    /// The parent's parent, `NO_RUN` if it has none.
+    #[inline]
+    pub(crate) fn grandparent(&self) -> u32 {
+        run_at(self.0[1] >> RUN_BITS)
     }
 
     /// How many blocks of the parent come before this run.
     #[inline]
     pub(crate) fn attach(&self) -> u32 {
-        (self.0[1] >> 32) as u32
+        (self.0[1] >> (2 * RUN_BITS)) as u32
     }
 
     /// Blocks before this run.
@@ -103,8 +112,9 @@ impl Head {
         self.0[0] = self.0[0] & !(1 << 53) | u64::from(any) << 53;
     }
 
-    pub(crate) fn set_parent(&mut self, run: u32, attach: u32) {
-        self.0[1] = u64::from(run) | u64::from(attach) << 32;
+    pub(crate) fn set_parent(&mut self, run: u32, grandparent: u32, attach: u32) {
+        let packed = |run: u32| u64::from(run.min(MAX_RUNS));
+        self.0[1] = packed(run) | packed(grandparent) << RUN_BITS | u64::from(attach) << (2 * RUN_BITS);
     }
 
     pub(crate) fn set_depth(&mut self, depth: u32) {
@@ -139,6 +149,13 @@ impl Head {
     fn set_version(&mut self, version: u32) {
         self.0[0] = self.0[0] & !0xffff_ffff | u64::from(version);
     }
+}
+
+/// The run in the low bits of a word.
+#[inline]
+fn run_at(word: u64) -> u32 {
+    let run = word as u32 & MAX_RUNS;
+    if run == MAX_RUNS { NO_RUN } else { run }
 }
 
 /// A device holder in 32 bits.

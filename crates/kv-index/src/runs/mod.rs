@@ -7,5 +7,5 @@ mod head;
 mod holders;
 
 pub(crate) use area::{EXPECTED, Span, Title};
-pub(crate) use head::{Head, Heads, MAX_SLOTS, NO_RUN, WHOLE, unpack_part};
+pub(crate) use head::{Head, Heads, MAX_RUNS, MAX_SLOTS, NO_RUN, RUN_BITS, WHOLE, unpack_part};
 pub(crate) use holders::{Expected, Holders, each_bit};

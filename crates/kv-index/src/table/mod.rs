@@ -1,4 +1,4 @@
-//! From a block's key to its place: one table for all namespaces, 8 bytes a slot.
+//! From a block's key to its place, for all namespaces in one table, 8 bytes a slot.
 //!
 //! The table is cut into segments, each a row of 64-byte lines of eight slots. A directory of fixed length names each
 //! segment's lines; a segment grows by itself, a quarter at a time, so nobody ever waits for the whole table to be moved.
@@ -7,8 +7,9 @@
 //! belongs to, whatever the number of lines, so a segment is resized without looking at any block. The block's hash
 //! is not here: whoever finds a slot compares it with the hash in the run.
 //!
-//! A key whose line is full goes to one of seven others that its position names. Its own line counts, for each of these, how many keys are there
-//! (4 bits in a slot's word; a line holds 8), so that a search knows which lines to look at: most often none.
+//! A key whose line is full goes to one of seven others that its position names. Its own line counts, for each of
+//! these, how many keys are there (4 bits in a slot's word; a line holds 8), so that a search knows which lines to
+//! look at: most often none.
 //!
 //! **Readers.** An entry stays in its word until it is removed or its segment is resized. A resized segment gets other
 //! lines and then another directory entry, with a number that tells it from earlier ones; a reader that found nothing reads
@@ -26,7 +27,7 @@ use self::{
     slot::{DISTANCES, Slot},
 };
 pub(crate) use self::{
-    slot::{Key, MAX_RUNS, RUN_BLOCKS, Spot},
+    slot::{Key, RUN_BLOCKS, Spot},
     update::{Fill, NoRoom, NotInserted},
 };
 use crate::{

@@ -2,20 +2,18 @@
 
 /// Blocks of one run at most.
 pub(crate) const RUN_BLOCKS: u32 = 1 << AT_BITS;
-/// Runs at most.
-pub(crate) const MAX_RUNS: u32 = (1 << RUN_BITS) - 1;
 /// Lines in which a key may be: its own, and seven further on.
 pub(super) const DISTANCES: usize = 8;
 /// Keys that a line can count at one distance.
 pub(super) const MOST_DISPLACED: u64 = 15;
 
-const RUN_BITS: u32 = 25;
 const AT_BITS: u32 = 13;
 pub(super) const POSITION_BITS: u32 = 22;
 const DISPLACED_SHIFT: u32 = RUN_BITS + AT_BITS + POSITION_BITS;
 const POSITION_SHIFT: u32 = RUN_BITS + AT_BITS;
 
 pub(crate) use crate::names::Spot;
+use crate::runs::{MAX_RUNS, RUN_BITS};
 
 /// A block and its namespace, mixed evenly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

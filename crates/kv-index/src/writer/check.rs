@@ -28,7 +28,7 @@ impl Writer {
         let free: BTreeSet<_> = self.free_runs.iter().copied().collect();
         assert_eq!(free.len(), self.free_runs.len(), "no number is free twice");
         let mut found = Found::default();
-        let (mut blocks, mut unheld, mut lines) = (0, 0, 0);
+        let (mut blocks, mut unheld, mut lines, mut marks) = (0, 0, 0, 0);
         let mut kids = BTreeMap::new();
         for run in 0..self.runs() {
             assert_eq!(self.nodes[run as usize].space.is_none(), free.contains(&run), "run {run}");
@@ -41,16 +41,19 @@ impl Writer {
                 assert_eq!(head.depth(), 0, "run {run}");
             } else {
                 let parent = core.heads.get(&core.body, head.parent());
+                assert_eq!(head.grandparent(), parent.parent(), "run {run}");
                 assert!((1..=parent.blocks()).contains(&head.attach()), "run {run} hangs on a block that is there");
                 assert_eq!((head.depth(), head.space()), (parent.depth() + head.attach(), parent.space()), "run {run}");
                 *kids.entry((head.parent(), head.attach())).or_insert(0) += 1;
             }
             lines += self.check_run(core, run, &mut found);
             blocks += u64::from(head.blocks());
+            marks += self.check_marks(core, run);
             unheld += u64::from(self.nodes[run as usize].unheld);
         }
         assert_eq!((self.blocks, self.unheld), (blocks, unheld), "blocks, and those nobody holds");
         assert_eq!(self.fill.total(), blocks, "one entry a block");
+        assert_eq!(self.marks.total(), marks, "marked blocks");
         assert_eq!(self.kids, kids, "children by place");
         for run in 0..self.runs() {
             let children: u32 = self.kids.range((run, 0)..=(run, u32::MAX)).map(|(_, count)| *count).sum();
@@ -62,8 +65,25 @@ impl Writer {
             assert_eq!(hung.max(self.holders.reach()), head.blocks(), "run {run} ends where something ends");
         }
         let slabs = self.nodes.len().div_ceil(core.heads.slab() as usize) * core.heads.slab() as usize;
-        assert_eq!(self.extents.used(), lines + slabs as u64 + core.table.lines_in_use(), "lines in use");
+        assert_eq!(
+            self.extents.used(),
+            lines + slabs as u64 + core.table.lines_in_use() + core.marks.lines_in_use(),
+            "lines in use"
+        );
         found
+    }
+
+    /// Marked blocks of a run.
+    fn check_marks(&self, core: &Core, run: u32) -> u64 {
+        let space = core.heads.get(&core.body, run).space();
+        let ends: Vec<_> = self.ends.range((run, 0)..=(run, u32::MAX)).map(|(_, at)| *at).collect();
+        for at in ends.iter().copied().chain([0]) {
+            let spot = Spot { run, at };
+            let key = core.marks.key(space, self.hash(core, spot));
+            let found = core.marks.find(&core.body, key, |known| (known == spot).then_some(()));
+            assert!(found.is_some(), "block {at} of run {run} is marked");
+        }
+        1 + ends.len() as u64
     }
 
     /// Lines of a run.

@@ -16,15 +16,15 @@ mod promised;
 mod restored;
 mod runs;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     atomic::Ordering,
     lines::{Extents, LINE_BYTES, LINE_WORDS},
     lookup::Core,
-    runs::{Head, Holders},
+    runs::{Head, Holders, MAX_RUNS},
     spaces::SpaceId,
-    table::{Fill, Key, MAX_RUNS, NoRoom, NotInserted, Spot},
+    table::{Fill, Key, NoRoom, NotInserted, Spot},
     writer::forks::Forks,
 };
 
@@ -65,10 +65,13 @@ pub(crate) struct Home {
 pub(crate) struct Writer {
     extents: Extents,
     fill: Fill,
+    marks: Fill,
     nodes: Vec<Node>,
     free_runs: Vec<u32>,
     /// How many runs hang on `(run, attach)`.
     kids: BTreeMap<(u32, u32), u32>,
+    /// Marked blocks beside the first ones of runs: run and block.
+    ends: BTreeSet<(u32, u32)>,
     forks: Forks,
     holders: Holders,
     /// Bytes that heads and body may take together with everything else.
@@ -94,9 +97,11 @@ impl Writer {
         Self {
             extents: Extents::new(core.body.log2()),
             fill: Fill::new(&core.table),
+            marks: Fill::new(&core.marks),
             nodes: Vec::new(),
             free_runs: Vec::new(),
             kids: BTreeMap::new(),
+            ends: BTreeSet::new(),
             forks: Forks::default(),
             holders: Holders::default(),
             limit,
@@ -159,14 +164,19 @@ impl Writer {
     /// Bytes in use by blocks, holders, table and books.
     pub(crate) fn bytes(&self) -> u64 {
         let nodes = (self.nodes.len() - self.free_runs.len()) * size_of::<Node>();
-        self.extents.used() * LINE_BYTES + nodes as u64 + self.kids.len() as u64 * KID_BYTES
+        self.extents.used() * LINE_BYTES + nodes as u64 + self.places()
+    }
+
+    /// Bytes of the books of places in runs.
+    fn places(&self) -> u64 {
+        self.kids.len() as u64 * KID_BYTES + self.ends.len() as u64 * END_BYTES
     }
 
     /// Bytes taken from the system for good.
     fn committed(&self, core: &Core) -> u64 {
         let body = (self.extents.chunks() as u64) << core.body.log2();
         let nodes = (self.nodes.capacity() * size_of::<Node>() + self.free_runs.capacity() * 4) as u64;
-        body * LINE_BYTES + nodes + self.kids.len() as u64 * KID_BYTES + self.extents.own_bytes() + self.beside
+        body * LINE_BYTES + nodes + self.places() + self.extents.own_bytes() + self.beside
     }
 
     /// Whether more is in use than allowed, because what stands beside the structure has grown.
@@ -239,6 +249,42 @@ impl Writer {
         Ok(())
     }
 
+    /// Marks a block for searches.
+    fn mark(&mut self, core: &Core, key: Key, spot: Spot) -> Result<(), NoRoom> {
+        loop {
+            let Self { marks, extents, .. } = self;
+            match core.marks.insert(marks, &core.body, extents, key, spot, |_| false) {
+                Err(NotInserted::NoRoom) => self.grow_body(core)?,
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn unmark(&mut self, core: &Core, key: Key, spot: Spot) {
+        core.marks.remove(&mut self.marks, &core.body, &mut self.extents, key, spot);
+    }
+
+    /// Marks block `at` of a run as one where a prompt ended. Only a hint, so it does without if there is no room.
+    fn mark_end(&mut self, core: &Core, space: u64, run: u32, at: u32) {
+        if at == 0 || self.ends.contains(&(run, at)) || self.committed(core) + END_BYTES > self.limit {
+            return;
+        }
+        let spot = Spot { run, at };
+        let key = core.marks.key(space, self.hash(core, spot));
+        if self.mark(core, key, spot).is_ok() {
+            self.ends.insert((run, at));
+        }
+    }
+
+    /// Unmarks the prompts' ends among the blocks of a run from `from` on.
+    fn unmark_ends(&mut self, core: &Core, space: u64, run: u32, from: u32) {
+        while let Some((run, at)) = self.ends.range((run, from)..=(run, u32::MAX)).next_back().copied() {
+            let spot = Spot { run, at };
+            self.ends.remove(&(run, at));
+            self.unmark(core, core.marks.key(space, self.hash(core, spot)), spot);
+        }
+    }
+
     fn touch(&mut self, run: u32) {
         self.clock += 1;
         self.nodes[run as usize].touched = self.clock;
@@ -289,6 +335,8 @@ impl Writer {
 const SAMPLE: usize = 64;
 /// A branch in the book of children, its share of empty places included; estimated.
 const KID_BYTES: u64 = 24;
+/// The same for the end of a prompt.
+const END_BYTES: u64 = 16;
 
 fn hashes<'a>(core: &'a Core, head: &Head) -> &'a [crate::atomic::AtomicU64] {
     core.body.words(head.hashes(), head.blocks() as usize).expect("the writer knows where hashes are")

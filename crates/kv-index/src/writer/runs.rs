@@ -13,6 +13,8 @@ use crate::{
 
 /// Runs that hang on one block from which on it counts as a place where prompts part.
 const FORK: u32 = 4;
+/// So many blocks at once come from a prompt, not from decoding.
+const PROMPT: u32 = 4;
 /// Blocks ahead of which a key's own line is asked for.
 const FAR: usize = 32;
 /// Blocks ahead of which that line is there, and tells which others are needed.
@@ -131,6 +133,12 @@ impl Writer {
         for (word, hash) in core.body.words(array, rest.len()).expect("just taken").iter().zip(rest) {
             word.store(hash.0, Ordering::Relaxed);
         }
+        let first = core.marks.key(home.key, rest[0].0);
+        if self.mark(core, first, Spot { run, at: 0 }).is_err() {
+            self.extents.give(&core.body, array, lines);
+            self.free_runs.push(run);
+            return Err(NoRoom);
+        }
         let mut head = Head([0; LINE_WORDS]);
         head.set_blocks(count);
         head.0[3] = home.key;
@@ -138,14 +146,15 @@ impl Writer {
         head.set_hashes(array);
         if let Some(last) = last {
             let parent = core.heads.get(&core.body, last.run);
-            head.set_parent(last.run, last.at + 1);
+            head.set_parent(last.run, parent.parent(), last.at + 1);
             head.set_depth(parent.depth() + last.at + 1);
         } else {
-            head.set_parent(NO_RUN, 0);
+            head.set_parent(NO_RUN, NO_RUN, 0);
         }
         self.holders.clear(count);
         hold(&mut self.holders, count);
         if self.write_holders(core, &mut head).is_err() {
+            self.unmark(core, first, Spot { run, at: 0 });
             self.extents.give(&core.body, array, lines);
             self.free_runs.push(run);
             return Err(NoRoom);
@@ -166,6 +175,7 @@ impl Writer {
                 return Err(NoRoom);
             }
         }
+        self.mark_end(core, home.key, run, made - 1);
         Ok((Spot { run, at: 0 }, made))
     }
 
@@ -217,6 +227,9 @@ impl Writer {
             if made == 0 {
                 return Err(NoRoom);
             }
+        }
+        if made >= PROMPT {
+            self.mark_end(core, home.key, run, old + made - 1);
         }
         Ok((Spot { run, at: old }, made))
     }
@@ -283,6 +296,11 @@ impl Writer {
             core.table.remove(&mut self.fill, &core.body, &mut self.extents, key, spot);
         }
         self.blocks -= u64::from(entered - keep);
+        self.unmark_ends(core, space, run, keep);
+        if keep == 0 {
+            let first = core.marks.key(space, known[0].load(Ordering::Relaxed));
+            self.unmark(core, first, Spot { run, at: 0 });
+        }
         let lines = self.nodes[run as usize].lines;
         core.heads.begin(&core.body, run);
         if keep == 0 {
@@ -318,8 +336,9 @@ impl Writer {
         let alike = self.kids.entry((last.run, last.at + 1)).or_insert(0);
         *alike += 1;
         if *alike >= FORK {
-            let depth = core.heads.get(&core.body, last.run).depth() + last.at + 1;
-            self.forks.note(core, depth);
+            let head = core.heads.get(&core.body, last.run);
+            self.forks.note(core, head.depth() + last.at + 1);
+            self.mark_end(core, head.space(), last.run, last.at);
         }
     }
 

@@ -1,6 +1,7 @@
 //! What an event says, and what it does to its backend's tier.
 
 use contract_id::contract;
+use kv_events::continuum::ContinuumError::{NoKind, UnknownKind};
 use prefix_view::{
     EventError, EventKind::*, MemoryPrefixIndex, Offloading, PrefixEvent, PrefixHash, PrefixHashKind, PrefixIndex,
     Recorded, StorageTier::*,
@@ -12,7 +13,7 @@ const DATA: &str =
     r#"{"event":"cache_created","backend":"w9","dp_rank":1,"prefix_hash":"00000000000000AB","token_count":64}"#;
 
 fn decode(name: Option<&str>, data: &str) -> Result<PrefixEvent, EventError> {
-    PrefixEvent::decode(name, data, PrefixHashKind::SequenceHash)
+    PrefixEvent::decode(name, data.as_bytes(), PrefixHashKind::SequenceHash)
 }
 
 #[test]
@@ -29,7 +30,7 @@ fn the_five_kinds_have_the_documents_names() {
         assert_eq!(name.strip_prefix("cache_"), Some(kind.as_str()));
     }
     for name in ["created", "cache_", "cache_cleared", "Cache_Created", "snapshot_end"] {
-        assert!(matches!(decode(Some(name), DATA), Err(EventError::UnknownKind(unknown)) if unknown == name));
+        assert!(matches!(decode(Some(name), DATA), Err(EventError::NoEvent(UnknownKind(unknown))) if unknown == name));
     }
 }
 
@@ -41,9 +42,9 @@ fn the_name_in_the_stream_wins_over_the_one_in_the_data() {
     assert_eq!(decode(Some(""), DATA).unwrap().kind, Created);
     let unnamed = r#"{"prefix_hash":"00000000000000ab"}"#;
     assert_eq!(decode(Some("cache_evicted"), unnamed).unwrap().kind, Evicted);
-    assert!(matches!(decode(None, unnamed), Err(EventError::NoKind)));
+    assert!(matches!(decode(None, unnamed), Err(EventError::NoEvent(NoKind))));
     // A note of the stream itself needs no data that could be read.
-    assert!(matches!(decode(Some("lagged"), "not JSON"), Err(EventError::UnknownKind(_))));
+    assert!(matches!(decode(Some("lagged"), "not JSON"), Err(EventError::NoEvent(UnknownKind(_)))));
 }
 
 #[test]
@@ -82,8 +83,8 @@ fn what_is_no_event_is_refused_with_what_was_expected() {
     for (data, expected) in [
         ("", "event data is no JSON object"),
         ("[]", "event data is no JSON object"),
-        (r#"{"event":"cache_created"}"#, "event has no prefix_hash"),
-        (r#"{"event":"cache_created","prefix_hash":171}"#, "event has no prefix_hash"),
+        (r#"{"event":"cache_created"}"#, "prefix_hash is missing"),
+        (r#"{"event":"cache_created","prefix_hash":171}"#, "prefix_hash is 171"),
         (r#"{"event":7,"prefix_hash":"00000000000000ab"}"#, "event has no name"),
         (r#"{"event":"cache_created","prefix_hash":"ab"}"#, "prefix_hash \"ab\" is no sequence_hash"),
     ] {

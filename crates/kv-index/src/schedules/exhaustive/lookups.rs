@@ -25,7 +25,7 @@ struct Small {
 
 impl Small {
     fn new() -> Self {
-        let core = Core::new(Heads::new(1, 2), Chunks::new(1, 4), Table::new(1, PLAIN));
+        let core = Core::new(Heads::new(1, 2), Chunks::new(1, 4), Table::new(1, PLAIN), Table::new(1, PLAIN));
         let namespace = Namespace {
             model: Arc::from("qwen"),
             lora: None,

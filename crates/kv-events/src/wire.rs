@@ -10,11 +10,11 @@ const MAX_DEPTH: usize = 32;
 
 /// The bytes are no msgpack, end too early, or nest too deeply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Broken(pub(super) &'static str);
+pub(crate) struct Broken(pub(crate) &'static str);
 
 /// A value without its children.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Head<'a> {
+pub(crate) enum Head<'a> {
     Nil,
     Unsigned(u64),
     Negative(i64),
@@ -31,21 +31,21 @@ pub(super) enum Head<'a> {
 
 /// A cursor over msgpack bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Self {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
-    pub(super) fn is_at_end(&self) -> bool {
+    pub(crate) fn is_at_end(&self) -> bool {
         self.rest.is_empty()
     }
 
     /// Reads one value's head; strings, bytes and extensions are taken whole.
-    pub(super) fn head(&mut self) -> Result<Head<'a>, Broken> {
+    pub(crate) fn head(&mut self) -> Result<Head<'a>, Broken> {
         Ok(match Marker::from_u8(self.number::<1>()?[0]) {
             Marker::FixPos(value) => Head::Unsigned(value.into()),
             Marker::FixNeg(value) => Head::Negative(value.into()),
@@ -108,20 +108,21 @@ impl<'a> Reader<'a> {
     }
 
     /// Steps over one whole value and returns its bytes.
-    pub(super) fn value(&mut self) -> Result<&'a [u8], Broken> {
+    pub(crate) fn value(&mut self) -> Result<&'a [u8], Broken> {
         let start = self.rest;
+        let mut children = self.children()?;
+        if children == 0 {
+            return Ok(&start[..start.len() - self.rest.len()]);
+        }
         // Values still to come at each level that is open.
         let mut open = [0usize; MAX_DEPTH];
         let mut depth = 0;
         loop {
-            let children = match self.head()? {
-                Head::Array(len) => len,
-                Head::Map(pairs) => pairs * 2,
-                _ => 0,
-            };
             if children > 0 {
-                *open.get_mut(depth).ok_or(Broken("values nest too deeply"))? = children;
+                let last = children - self.step_over_numbers(children - 1);
+                *open.get_mut(depth).ok_or(Broken("values nest too deeply"))? = last;
                 depth += 1;
+                children = self.children()?;
                 continue;
             }
             // The value is complete, and with it every level it was the last of.
@@ -135,7 +136,44 @@ impl<'a> Reader<'a> {
                 }
                 depth = level;
             }
+            children = self.children()?;
         }
+    }
+
+    /// Steps over at most so many numbers, or other values whose first byte tells their length; returns over how many. It
+    /// stops in front of anything else. Most of what is published is tokens.
+    fn step_over_numbers(&mut self, most: usize) -> usize {
+        for stepped in 0..most {
+            let length = self.rest.first().map_or(0, |first| LENGTHS[usize::from(*first)]);
+            match self.rest.get(usize::from(length)..) {
+                Some(rest) if length > 0 => self.rest = rest,
+                _ => return stepped,
+            }
+        }
+        most
+    }
+
+    /// Reads a number of at most 32 bits in the forms that publishers write; `None`: it is something else, and nothing was
+    /// read.
+    #[inline]
+    pub(crate) fn small_number(&mut self) -> Option<u32> {
+        let (number, rest) = match *self.rest {
+            [number @ 0..0x80, ref rest @ ..] | [0xcc, number, ref rest @ ..] => (number.into(), rest),
+            [0xcd, a, b, ref rest @ ..] => (u16::from_be_bytes([a, b]).into(), rest),
+            [0xce, a, b, c, d, ref rest @ ..] => (u32::from_be_bytes([a, b, c, d]), rest),
+            _ => return None,
+        };
+        self.rest = rest;
+        Some(number)
+    }
+
+    /// Reads a head, and says how many values belong to it.
+    fn children(&mut self) -> Result<usize, Broken> {
+        Ok(match self.head()? {
+            Head::Array(len) => len,
+            Head::Map(pairs) => pairs * 2,
+            _ => 0,
+        })
     }
 
     fn take(&mut self, len: usize) -> Result<&'a [u8], Broken> {
@@ -176,6 +214,24 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Bytes of a value by its first one, where that tells; 0 where it does not.
+const LENGTHS: [u8; 256] = {
+    let mut lengths = [0; 256];
+    let mut first = 0;
+    while first < lengths.len() {
+        lengths[first] = match first {
+            0..=0x7f | 0xc0 | 0xc2 | 0xc3 | 0xe0.. => 1,
+            0xcc | 0xd0 => 2,
+            0xcd | 0xd1 => 3,
+            0xca | 0xce | 0xd2 => 5,
+            0xcb | 0xcf | 0xd3 => 9,
+            _ => 0,
+        };
+        first += 1;
+    }
+    lengths
+};
+
 fn signed(value: i64) -> Head<'static> {
     u64::try_from(value).map_or(Head::Negative(value), Head::Unsigned)
 }
@@ -200,6 +256,26 @@ mod tests {
         assert_eq!(reader.value().unwrap().len(), bytes.len() - 1);
         assert_eq!(reader.head(), Ok(Head::Unsigned(42)));
         assert!(reader.is_at_end());
+    }
+
+    #[test]
+    fn the_short_ways_agree_with_the_long_one() {
+        for first in 0..=u8::MAX {
+            for behind in 0..10 {
+                let bytes = [&[first][..], &vec![7; behind]].concat();
+                let (mut long, mut short, mut over) = (Reader::new(&bytes), Reader::new(&bytes), Reader::new(&bytes));
+                let head = long.head();
+                if let Some(number) = short.small_number() {
+                    assert_eq!((head, short.rest), (Ok(Head::Unsigned(number.into())), long.rest), "{bytes:x?}");
+                }
+                if over.step_over_numbers(1) == 1 {
+                    assert!(matches!(head, Ok(head) if !matches!(head, Head::Array(_) | Head::Map(_))), "{bytes:x?}");
+                    assert_eq!(over.rest, long.rest, "{bytes:x?}");
+                }
+            }
+        }
+        let mut reader = Reader::new(&[0xcd, 1, 0, 5, 0xce, 0, 0]);
+        assert_eq!((reader.step_over_numbers(9), reader.rest.len()), (2, 3), "the third is not all there");
     }
 
     #[test]

@@ -1,0 +1,24 @@
+//! The router's workers as instances of the Conductor API.
+
+use std::sync::Arc;
+
+use fleet::Fleet;
+use indexer::{Resident, Residents};
+
+/// The ranks of all workers, whether they get requests or not: what they hold is theirs either way.
+pub fn residents(fleet: Arc<Fleet>) -> Residents {
+    Residents::new(move || {
+        let snapshot = fleet.snapshot();
+        let ranks = snapshot.workers.iter().flat_map(|worker| {
+            worker.targets().zip(&worker.ranks).map(|(target, rank)| Resident {
+                target,
+                instance: Arc::clone(&worker.name),
+                engine: worker.engine.as_str(),
+                model: worker.namespace_model.clone(),
+                block_size: worker.block_size.tokens(),
+                state: rank.stream,
+            })
+        });
+        ranks.collect()
+    })
+}

@@ -1,0 +1,196 @@
+//! One subscriber: what it is sent next.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::body::Bytes;
+use dialect::{ApiError, ErrorCode};
+use kv_index::{Changes, KvIndex};
+use net::Clock;
+use serde_json::json;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::{
+    names::Names,
+    snapshot::{Piece, Snapshot},
+    wish::{Format, Wish},
+    writer::{CHUNK, Writer},
+};
+
+/// How often a quiet index is asked: a change is sent this much later at most.
+const POLL: Duration = Duration::from_millis(20);
+/// After so much silence there is a comment, so that nothing between here and the reader takes the connection for dead.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// A place among the subscribers.
+#[derive(Debug)]
+pub(super) struct Seat {
+    _seat: OwnedSemaphorePermit,
+    turns: Arc<Semaphore>,
+}
+
+impl Seat {
+    pub(super) fn new(seat: OwnedSemaphorePermit, turns: Arc<Semaphore>) -> Self {
+        Self { _seat: seat, turns }
+    }
+}
+
+/// One subscriber. Dropping it frees its place.
+#[derive(Debug)]
+pub(super) struct Follower {
+    index: Arc<KvIndex>,
+    format: Format,
+    seat: Seat,
+    /// What only one can use at a time; away while a piece of the standing state is being read.
+    work: Option<Box<Work>>,
+    silent_for: Duration,
+}
+
+#[derive(Debug)]
+struct Work {
+    stage: Stage,
+    writer: Writer,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// The standing state is wanted, but others have their turn.
+    Waiting,
+    Standing {
+        snapshot: Box<Snapshot>,
+        changes: Changes,
+        _turn: OwnedSemaphorePermit,
+    },
+    Following(Changes),
+    Over,
+}
+
+impl Follower {
+    /// Follows from now on.
+    pub(super) fn new(
+        index: &Arc<KvIndex>,
+        clock: Clock,
+        names: Names,
+        wish: &Wish,
+        seat: Seat,
+    ) -> Result<Self, ApiError> {
+        let index = Arc::clone(index);
+        let changes = index.follow().ok_or_else(given_up)?;
+        let stage = if wish.snapshot { Stage::Waiting } else { Stage::Following(changes) };
+        let writer = Writer::new(Arc::clone(&index), names, clock, wish);
+        let work = Some(Box::new(Work { stage, writer }));
+        Ok(Self { index, format: wish.format, seat, work, silent_for: Duration::ZERO })
+    }
+
+    /// What comes next; `None` after the last. Waits until there is something.
+    pub(super) async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            self.take_turn();
+            let chunk = if self.is_standing() { self.standing().await? } else { self.work.as_mut()?.follow() };
+            if !chunk.is_empty() {
+                self.silent_for = Duration::ZERO;
+                return Some(chunk.into());
+            }
+            if self.is_standing() {
+                continue;
+            }
+            if matches!(self.work.as_ref()?.stage, Stage::Over) {
+                return None;
+            }
+            tokio::time::sleep(POLL).await;
+            self.silent_for += POLL;
+            if self.silent_for >= KEEP_ALIVE {
+                self.silent_for = Duration::ZERO;
+                return Some(Bytes::from_static(b": keep-alive\n\n"));
+            }
+        }
+    }
+
+    fn is_standing(&self) -> bool {
+        self.work.as_ref().is_some_and(|work| matches!(work.stage, Stage::Standing { .. }))
+    }
+
+    /// Begins with the standing state, if that is wanted and there is a turn.
+    fn take_turn(&mut self) {
+        let Some(work) = self.work.as_mut().filter(|work| matches!(work.stage, Stage::Waiting)) else { return };
+        let Ok(turn) = Arc::clone(&self.seat.turns).try_acquire_owned() else { return };
+        work.stage = match self.index.follow() {
+            Some(changes) => Stage::Standing { snapshot: Box::new(Snapshot::new(self.format)), changes, _turn: turn },
+            None => Stage::Over,
+        };
+    }
+
+    /// More of the standing state, made where computing holds up nobody. `None` if that broke.
+    async fn standing(&mut self) -> Option<Vec<u8>> {
+        let mut work = self.work.take()?;
+        let index = Arc::clone(&self.index);
+        let made = tokio::task::spawn_blocking(move || {
+            let chunk = work.standing(&index);
+            (work, chunk)
+        });
+        let (work, chunk) = made.await.ok()?;
+        self.work = Some(work);
+        Some(chunk)
+    }
+}
+
+impl Work {
+    fn standing(&mut self, index: &KvIndex) -> Vec<u8> {
+        let mut out = Vec::new();
+        while out.len() < CHUNK {
+            self.writer.write(&mut out);
+            if !self.writer.is_empty() {
+                continue;
+            }
+            let Stage::Standing { snapshot, changes, .. } = &mut self.stage else { break };
+            self.writer.names().refresh();
+            match snapshot.next(index, self.writer.names(), changes) {
+                Piece::Some(told) => self.writer.add(told),
+                Piece::Last(told) => {
+                    let end = json!({"event": "snapshot_end", "blocks": snapshot.blocks});
+                    named(&end, "snapshot_end", &mut out);
+                    self.writer.add(told);
+                    if let Stage::Standing { changes, .. } = std::mem::replace(&mut self.stage, Stage::Over) {
+                        self.stage = Stage::Following(changes);
+                    }
+                    break;
+                }
+                Piece::Lost => self.cut(None, &mut out),
+            }
+        }
+        out
+    }
+
+    fn follow(&mut self) -> Vec<u8> {
+        let mut out = Vec::new();
+        while out.len() < CHUNK {
+            self.writer.write(&mut out);
+            if !self.writer.is_empty() {
+                continue;
+            }
+            let Stage::Following(changes) = &mut self.stage else { break };
+            match changes.take(1) {
+                Ok(taken) if taken.is_empty() => break,
+                Ok(taken) => self.writer.add(taken),
+                Err(lagged) => self.cut(Some(lagged.lost), &mut out),
+            }
+        }
+        out
+    }
+
+    fn cut(&mut self, lost: Option<u64>, out: &mut Vec<u8>) {
+        let message = "changes were made faster than they were read: connect again with snapshot=true, and forget what came before";
+        named(&json!({"event": "lagged", "lost": lost, "message": message}), "lagged", out);
+        self.stage = Stage::Over;
+    }
+}
+
+fn named(data: &serde_json::Value, name: &str, out: &mut Vec<u8>) {
+    out.extend_from_slice(format!("event: {name}\ndata: {data}\n\n").as_bytes());
+}
+
+fn given_up() -> ApiError {
+    ApiError::new(
+        ErrorCode::Internal,
+        "the index was given up after a fault in it, which was logged: start the router again",
+    )
+}

@@ -1,0 +1,123 @@
+//! `GET /v1/kv_events`: what the workers' caches hold and how that changes, as server-sent events.
+//!
+//! A subscriber's events are made when its connection has room for them: [`follower`] takes changes from the index's feed,
+//! [`snapshot`] the standing state before them, [`writer`] turns both into text. Nothing waits for a subscriber. One that
+//! reads too slowly gets `event: lagged` and the end; one that takes nothing at all is cut by the listener.
+//!
+//! Not here: which of an engine's announcements count. The feed tells of the index's content, whatever made it so.
+//!
+//! **Invariant**: what a subscriber was told, applied in order, is the index's content at a moment not long ago.
+
+mod changes;
+mod follower;
+mod names;
+mod numbers;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+mod touched;
+mod wish;
+mod writer;
+
+use std::{convert::Infallible, sync::Arc};
+
+use axum::{
+    Extension,
+    body::{Body, Bytes},
+    extract::{Query, State, rejection::QueryRejection},
+    http::header,
+    response::{IntoResponse, Response},
+    routing::{MethodRouter, get},
+};
+use dialect::{ApiError, ErrorCode};
+use futures_util::{Stream, stream};
+use tokio::sync::Semaphore;
+
+use crate::{Access, AdminParts, answer};
+use follower::{Follower, Seat};
+use names::Names;
+use wish::{Asked, Wish};
+
+/// Subscribers at once; one more is refused.
+const SUBSCRIBERS: usize = 64;
+/// Of these so many are sent the standing state at once; others wait for their turn. Each keeps in mind what changed
+/// meanwhile.
+const SNAPSHOTS: usize = 8;
+
+/// Where subscribers sit.
+#[derive(Debug)]
+struct Room {
+    seats: Arc<Semaphore>,
+    turns: Arc<Semaphore>,
+    /// Whether callers have shown a token.
+    trusted: bool,
+}
+
+/// The route.
+pub(crate) fn route(access: &Access) -> MethodRouter<Arc<AdminParts>> {
+    let room = Room {
+        seats: Arc::new(Semaphore::new(SUBSCRIBERS)),
+        turns: Arc::new(Semaphore::new(SNAPSHOTS)),
+        trusted: access.token.is_some(),
+    };
+    get(subscribe).layer(Extension(Arc::new(room)))
+}
+
+async fn subscribe(
+    State(parts): State<Arc<AdminParts>>,
+    Extension(room): Extension<Arc<Room>>,
+    asked: Result<Query<Asked>, QueryRejection>,
+) -> Response {
+    let Ok(Query(asked)) = asked else {
+        let message = "the query cannot be read: expected each of worker, format, snapshot and salts at most once";
+        return answer::error(&ApiError::new(ErrorCode::InvalidRequest, message));
+    };
+    match follower(&parts, &room, asked) {
+        Ok(follower) => {
+            let fields = [
+                (header::CONTENT_TYPE, "text/event-stream"),
+                (header::CACHE_CONTROL, "no-store"),
+                // A proxy that collects replies would hold events back.
+                (header::HeaderName::from_static("x-accel-buffering"), "no"),
+            ];
+            (fields, Body::from_stream(events(follower))).into_response()
+        }
+        Err(error) => answer::error(&error),
+    }
+}
+
+/// What a subscriber is sent. Made when it is asked for; what was asked for and not taken is not lost.
+fn events(follower: Follower) -> impl Stream<Item = Result<Bytes, Infallible>> {
+    stream::unfold(follower, |mut follower| async move {
+        let bytes = follower.next().await?;
+        Some((Ok(bytes), follower))
+    })
+}
+
+fn follower(parts: &AdminParts, room: &Room, asked: Asked) -> Result<Follower, ApiError> {
+    let wish = Wish::try_from(asked)?;
+    if wish.salts.are_plain() && !room.trusted {
+        let message = "salts=plain shows what separates tenants, and this listener asks for no token: set admin.token_file, or \
+                       leave salts out to get their digests";
+        return Err(ApiError::new(ErrorCode::FieldNotAllowed, message).param("salts"));
+    }
+    let fleet = Arc::clone(&parts.fleet);
+    let roster = move || {
+        let workers = &fleet.snapshot().workers;
+        workers.iter().map(|worker| (worker.id, Arc::clone(&worker.name))).collect()
+    };
+    let names = Names::new(Box::new(roster), wish.worker.clone());
+    if let Some(worker) = &wish.worker
+        && !names.has(worker)
+    {
+        let worker: String = worker.chars().filter(|c| !c.is_control()).take(100).collect();
+        let message = format!("no worker is named {worker:?}: GET /admin/workers lists them");
+        return Err(ApiError::new(ErrorCode::UnknownWorker, message).param("worker"));
+    }
+    let Ok(seat) = Arc::clone(&room.seats).try_acquire_owned() else {
+        let message =
+            format!("{SUBSCRIBERS} subscribers follow already, the most there can be: close one, or ask again later");
+        return Err(ApiError::new(ErrorCode::Overloaded, message));
+    };
+    Follower::new(&parts.index, parts.clock, names, &wish, Seat::new(seat, Arc::clone(&room.turns)))
+}

@@ -1,0 +1,169 @@
+//! From changes to the text of server-sent events.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use kv_blocks::{Target, Tier};
+use kv_events::{
+    continuum::ContinuumKind,
+    standard::{StandardChange, StandardEvent, StreamKey, encode_json},
+};
+use kv_index::{Change, ChangeKind, KvIndex, SpaceKey, salt_digest};
+use net::Clock;
+use serde::Serialize;
+
+use super::{
+    changes::{medium, of_a_block, of_a_tier, part},
+    names::Names,
+    numbers::Numbers,
+    wish::{Format, Salts, Wish},
+};
+
+/// Bytes of events that are made at once, about: one event may go beyond.
+pub(super) const CHUNK: usize = 64 << 10;
+/// Blocks of one envelope at most, some 20 KiB: readers bound the size of an event.
+const BLOCKS: usize = 1024;
+
+/// Writes what waits, a chunk at a time.
+#[derive(Debug)]
+pub(super) struct Writer {
+    index: Arc<KvIndex>,
+    names: Names,
+    clock: Clock,
+    format: Format,
+    salts: Salts,
+    /// Bounded by the caller, who adds only to an empty one: a piece of the standing state, or a change.
+    waiting: VecDeque<Arc<Change>>,
+    /// Blocks of the first one that are written.
+    done: usize,
+    events: Numbers<Target>,
+    envelopes: Numbers<(SpaceKey, Target, Tier)>,
+}
+
+impl Writer {
+    pub(super) fn new(index: Arc<KvIndex>, names: Names, clock: Clock, wish: &Wish) -> Self {
+        Self {
+            index,
+            names,
+            clock,
+            format: wish.format,
+            salts: wish.salts,
+            waiting: VecDeque::new(),
+            done: 0,
+            events: Numbers::new(),
+            envelopes: Numbers::new(),
+        }
+    }
+
+    pub(super) fn names(&mut self) -> &mut Names {
+        &mut self.names
+    }
+
+    pub(super) fn add(&mut self, changes: impl IntoIterator<Item = Arc<Change>>) {
+        self.waiting.extend(changes);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Writes of what waits until there is a chunk.
+    pub(super) fn write(&mut self, out: &mut Vec<u8>) {
+        while out.len() < CHUNK
+            && let Some(change) = self.waiting.front().cloned()
+        {
+            let name = self.names.find(change.target);
+            while let Some(name) = &name
+                && self.done < change.hashes.len()
+                && out.len() < CHUNK
+            {
+                match self.format {
+                    Format::Continuum => self.blocks(&change, name, out),
+                    Format::Rfc1527 => self.envelope(&change, name, out),
+                }
+            }
+            if name.is_none() || self.done >= change.hashes.len() {
+                self.waiting.pop_front();
+                self.done = 0;
+            }
+        }
+    }
+
+    /// The events of the next block.
+    fn blocks(&mut self, change: &Change, name: &str, out: &mut Vec<u8>) {
+        let kinds = of_a_block(change);
+        if kinds.is_empty() {
+            self.done = change.hashes.len();
+            return;
+        }
+        let before = u64::from(change.depth) + self.done as u64;
+        for kind in kinds {
+            let data = Block {
+                event: kind.as_str(),
+                backend: name,
+                dp_rank: change.target.rank.0,
+                prefix_hash: change.hashes[self.done].to_string(),
+                token_count: (before + 1) * u64::from(change.namespace.block_size.tokens()),
+            };
+            // Texts and numbers are always JSON.
+            let data = serde_json::to_string(&data).unwrap_or_default();
+            self.event(change.target, name, *kind, &data, out);
+        }
+        self.done += 1;
+    }
+
+    /// The event of the next stretch.
+    fn envelope(&mut self, change: &Change, name: &str, out: &mut Vec<u8>) {
+        let to = change.hashes.len().min(self.done + BLOCKS);
+        let stretch = part(change, self.done..to);
+        self.done = to;
+        let namespace = &change.namespace;
+        let stream = (self.index.space(namespace), change.target, change.tier);
+        let seq_hashes = stretch.hashes.iter().map(|hash| hash.0).collect();
+        let base_block_idx = Some(stretch.depth.into());
+        let event = StandardEvent {
+            event_id: self.envelopes.next(stream),
+            timestamp_ms: i64::try_from(self.clock.unix_ms()).ok(),
+            stream: StreamKey {
+                model: Some(Arc::clone(&namespace.model)),
+                block_size: Some(namespace.block_size.tokens()),
+                salt: namespace.salt.as_ref().map(|salt| match self.salts {
+                    Salts::Plain => Arc::clone(salt),
+                    Salts::Digest => salt_digest(salt),
+                }),
+                lora: namespace.lora.clone(),
+                tenant: Some(Arc::from("default")),
+                backend_id: Some(Arc::from(name)),
+                medium: Some(Arc::from(medium(change.tier))),
+                dp_rank: Some(change.target.rank.0),
+            },
+            change: match change.kind {
+                ChangeKind::Stored { .. } => StandardChange::Stored {
+                    seq_hashes,
+                    base_block_idx,
+                    parent_hash: stretch.parent.map(|parent| parent.0),
+                    token_ids: None,
+                },
+                ChangeKind::Removed { .. } => StandardChange::Removed { seq_hashes, base_block_idx },
+            },
+            object_key: None,
+        };
+        self.event(change.target, name, of_a_tier(change), &encode_json(&event), out);
+    }
+
+    fn event(&mut self, target: Target, name: &str, kind: ContinuumKind, data: &str, out: &mut Vec<u8>) {
+        // A line feed in a name would end the line.
+        let name: String = name.chars().filter(|c| !c.is_control()).collect();
+        let (rank, number, kind) = (target.rank.0, self.events.next(target), kind.as_str());
+        out.extend_from_slice(format!("id: {name}/{rank}/{number}\nevent: {kind}\ndata: {data}\n\n").as_bytes());
+    }
+}
+
+/// One block, as Continuum's readers know it.
+#[derive(Serialize)]
+struct Block<'a> {
+    event: &'static str,
+    backend: &'a str,
+    dp_rank: u32,
+    prefix_hash: String,
+    token_count: u64,
+}

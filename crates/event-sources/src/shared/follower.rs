@@ -1,0 +1,265 @@
+//! The task behind a shared socket.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use kv_blocks::{DpRank, Target};
+use kv_events::{Codec, Input, StreamState, frames, vllm};
+use net::Clock;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use zmtp::{Limits, Sub, SubEvent};
+
+use super::{Publisher, Route, SharedSpec};
+use crate::{
+    BlockSink,
+    follower::{GO, REBIND, TICK},
+    handle::{Orders, Outlet, Parts},
+    status::{Status, Totals},
+    track::{Track, TrackSpec},
+};
+
+/// Longest topic that can be somebody's, bytes.
+const MAX_TOPIC: usize = 1_024;
+
+/// A topic and the rank its batches name.
+type Key = (Bytes, u32);
+
+/// One publisher's stream.
+#[derive(Debug)]
+struct Stream {
+    publisher: Publisher,
+    target: Target,
+    track: Track,
+    /// The connection it comes over. A newer one takes its place: the publisher has connected again.
+    peer: u64,
+}
+
+/// Follows all streams of one socket until told to stop.
+#[derive(Debug)]
+pub(crate) struct SharedFollower {
+    spec: SharedSpec,
+    route: Route,
+    sink: Arc<dyn BlockSink>,
+    clock: Clock,
+    outlet: Outlet,
+    parts: Parts,
+    streams: BTreeMap<Key, Stream>,
+    /// Streams with news since the last publication.
+    touched: BTreeSet<Key>,
+    /// Messages that belong to no stream.
+    loose: Totals,
+    bound: bool,
+    last_error: Option<String>,
+}
+
+impl SharedFollower {
+    pub(crate) fn new(
+        spec: SharedSpec,
+        route: Route,
+        sink: Arc<dyn BlockSink>,
+        clock: Clock,
+        (outlet, parts): (Outlet, Parts),
+    ) -> Self {
+        Self {
+            spec,
+            route,
+            sink,
+            clock,
+            outlet,
+            parts,
+            streams: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            loose: Totals::default(),
+            bound: false,
+            last_error: None,
+        }
+    }
+
+    pub(crate) async fn run(mut self, mut orders: Orders) {
+        let mut sub = loop {
+            match self.bind().await {
+                Ok(sub) => break sub,
+                Err(error) => self.last_error = Some(error),
+            }
+            self.publish();
+            tokio::select! {
+                () = sleep(REBIND) => {}
+                _ = &mut orders.stop => return,
+            }
+        };
+        self.bound = true;
+        self.publish();
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                event = sub.next() => self.burst(event, || sub.next().now_or_never()),
+                _ = ticks.tick() => self.tick(),
+                // Nobody here can be asked for history.
+                () = orders.resync.notified() => {}
+                _ = &mut orders.stop => return,
+            }
+            self.publish();
+            // Reading what is buffered awaits nothing, so the turn is given up by hand.
+            tokio::task::coop::consume_budget().await;
+        }
+    }
+
+    async fn bind(&self) -> Result<Sub, String> {
+        let limits = Limits { max_message: self.spec.settings.max_message, max_frames: 8, ..Limits::default() };
+        let bound = Sub::bind(&self.spec.endpoint, &[self.spec.topic.as_bytes()], limits).await;
+        bound.map(|(sub, _)| sub).map_err(|error| error.to_string())
+    }
+
+    /// Takes an event and what is there behind it, so that a burst costs one publication.
+    fn burst(&mut self, first: SubEvent, mut next: impl FnMut() -> Option<SubEvent>) {
+        self.take(first);
+        for _ in 1..GO {
+            let Some(event) = next() else { return };
+            self.take(event);
+        }
+    }
+
+    fn take(&mut self, event: SubEvent) {
+        match event {
+            // Who it is, its first message says.
+            SubEvent::Connected { .. } => {}
+            SubEvent::Message { peer, frames } => self.message(peer, &frames),
+            SubEvent::Disconnected { peer, reason } => {
+                for (key, stream) in self.streams.iter_mut().filter(|(_, stream)| stream.peer == peer) {
+                    stream.track.disconnected();
+                    stream.track.fault(reason.clone());
+                    self.touched.insert(key.clone());
+                }
+            }
+            SubEvent::Unreachable { reason } => self.last_error = Some(reason),
+        }
+    }
+
+    fn message(&mut self, peer: u64, message: &[Bytes]) {
+        let live = match frames::live(message) {
+            Ok(live) => live,
+            Err(error) => {
+                self.loose.unreadable();
+                self.last_error = Some(error.to_string());
+                return;
+            }
+        };
+        if live.topic.len() > MAX_TOPIC {
+            self.loose.dropped();
+            self.last_error = Some(format!("a topic has {} bytes: expected {MAX_TOPIC} at most", live.topic.len()));
+            return;
+        }
+        // Copied: a part of the message would keep all of it in memory.
+        let key = (Bytes::copy_from_slice(live.topic), self.rank(live.payload));
+        if !self.streams.contains_key(&key) && !self.meet(&key, peer) {
+            self.loose.dropped();
+            return;
+        }
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        if peer > stream.peer {
+            stream.peer = peer;
+            stream.track.connected();
+        }
+        let now = self.clock.now();
+        if stream.track.quarantined_until().is_some_and(|until| until <= now) {
+            stream.track.release();
+            stream.track.connected();
+        }
+        if peer < stream.peer || stream.track.is_quarantined() {
+            stream.track.dropped();
+        } else {
+            stream.track.live(message);
+        }
+        self.touched.insert(key);
+    }
+
+    /// Stores do not speak of ranks: what theirs say in that place means nothing.
+    fn rank(&self, payload: &[u8]) -> u32 {
+        match self.spec.settings.format {
+            Codec::Vllm => vllm::rank_of(payload).unwrap_or(0),
+            Codec::Mooncake => 0,
+        }
+    }
+
+    /// A stream that was not heard of before; `false`: it is nobody's, or one too many.
+    fn meet(&mut self, key: &Key, peer: u64) -> bool {
+        if self.streams.len() >= self.spec.max_streams {
+            self.last_error = Some(format!("{} streams are followed already: no further ones are", self.streams.len()));
+            return false;
+        }
+        let Some(publisher) = self.route.of(&key.0) else {
+            let topic: String = String::from_utf8_lossy(&key.0).chars().take(80).collect();
+            self.last_error = Some(format!("the topic {topic:?} is no known worker's: its messages are dropped"));
+            return false;
+        };
+        let target = Target { worker: publisher.id, rank: DpRank(key.1) };
+        if self.streams.values().any(|stream| stream.target == target) {
+            self.last_error =
+                Some(format!("two topics speak of rank {} of {}: one is enough", key.1, publisher.worker));
+            return false;
+        }
+        let spec = TrackSpec {
+            target,
+            worker: Arc::clone(&publisher.worker),
+            endpoint: self.spec.endpoint.to_string(),
+            defaults: publisher.defaults.clone(),
+            sequencer: self.spec.settings.sequencer(false),
+            stale_after: self.spec.settings.stale_after,
+        };
+        self.sink.register(target, &publisher.model);
+        let mut track = Track::new(spec, Arc::clone(&self.sink), self.clock);
+        track.connected();
+        self.streams.insert(key.clone(), Stream { publisher, target, track, peer });
+        true
+    }
+
+    /// Time passed. Streams that are somebody else's by now, or nobody's, are let go of.
+    fn tick(&mut self) {
+        let (route, sink, parts) = (&self.route, &self.sink, &self.parts);
+        let before = self.streams.len();
+        self.streams.retain(|(topic, _), stream| {
+            let stays = route.of(topic).as_ref() == Some(&stream.publisher);
+            if !stays {
+                sink.clear(stream.target);
+                parts.lock().remove(&stream.target);
+            }
+            stays
+        });
+        if self.streams.len() < before {
+            self.outlet.touch();
+        }
+        for (key, stream) in &mut self.streams {
+            stream.track.feed(Input::Tick);
+            self.touched.insert(key.clone());
+        }
+    }
+
+    fn publish(&mut self) {
+        let mut news = false;
+        {
+            let mut parts = self.parts.lock();
+            for key in std::mem::take(&mut self.touched) {
+                let Some(stream) = self.streams.get(&key) else { continue };
+                let fresh = stream.track.status();
+                if parts.get(&stream.target).is_none_or(|(_, known)| *known != fresh) {
+                    parts.insert(stream.target, (Arc::clone(&stream.publisher.worker), fresh));
+                    news = true;
+                }
+            }
+        }
+        if news {
+            self.outlet.touch();
+        }
+        self.outlet.show(Status {
+            state: if self.bound { StreamState::Live } else { StreamState::Connecting },
+            last_error: self.last_error.clone(),
+            totals: self.loose.clone(),
+            ..Status::default()
+        });
+    }
+}

@@ -1,0 +1,227 @@
+//! The task that applies: takes the messages from the queue, in order, and judges their sender.
+
+use std::{sync::Arc, time::Duration};
+
+use kv_blocks::Moment;
+use kv_events::StreamState;
+use net::Clock;
+use tokio::{
+    sync::mpsc,
+    time::{MissedTickBehavior, interval},
+};
+
+use super::{
+    EventSink, Message, Tally,
+    link::{Link, LinkState, Queued},
+};
+use crate::{
+    follower::{GO, TICK},
+    handle::{Orders, Outlet},
+    quarantine::Quarantine,
+    status::Status,
+};
+
+/// What a bridge says to a reader that it is about to cut off because it was too slow.
+const LAGGED: &str = "lagged";
+
+/// The applying half of a source.
+#[derive(Debug)]
+pub(crate) struct Applier {
+    sink: Box<dyn EventSink>,
+    link: Arc<Link>,
+    queue: mpsc::Receiver<Queued>,
+    clock: Clock,
+    outlet: Outlet,
+    stale_after: Duration,
+    /// Each connection begins with everything that holds.
+    standing_state: bool,
+    tally: Tally,
+    quarantine: Quarantine,
+    quarantined_until: Option<Moment>,
+    /// The connection whose messages are being applied.
+    connection: u64,
+    /// The last connection that is not believed: messages of it were lost.
+    disbelieved: u64,
+    last_event_at: Option<Moment>,
+    /// The newer of the sink's complaints and the link's.
+    last_error: Option<String>,
+    link_error: Option<String>,
+}
+
+impl Applier {
+    pub(crate) fn new(
+        sink: Box<dyn EventSink>,
+        (link, queue): (Arc<Link>, mpsc::Receiver<Queued>),
+        (clock, outlet): (Clock, Outlet),
+        stale_after: Duration,
+        standing_state: bool,
+    ) -> Self {
+        Self {
+            sink,
+            link,
+            queue,
+            clock,
+            outlet,
+            stale_after,
+            standing_state,
+            tally: Tally::default(),
+            quarantine: Quarantine::default(),
+            quarantined_until: None,
+            connection: 0,
+            disbelieved: 0,
+            last_event_at: None,
+            last_error: None,
+            link_error: None,
+        }
+    }
+
+    /// Until told to stop.
+    pub(crate) async fn run(mut self, mut orders: Orders) {
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let link = Arc::clone(&self.link);
+            tokio::select! {
+                queued = self.queue.recv() => match queued {
+                    Some(queued) => self.burst(queued),
+                    // The reader never ends before this task unless it panicked: then neither goes on.
+                    None => return,
+                },
+                () = link.changed.notified() => {}
+                _ = ticks.tick() => self.sink.tick(self.clock.now(), &mut self.tally),
+                // There is no history to ask for, but a connection that tells what holds may be had anew.
+                () = orders.resync.notified() => self.link.give_up(self.link.state().connections, None),
+                _ = &mut orders.stop => return,
+            }
+            self.look_at_link();
+            self.publish();
+            tokio::task::coop::consume_budget().await;
+        }
+    }
+
+    /// Takes a message and what is there behind it, so that a burst costs one publication.
+    fn burst(&mut self, first: Queued) {
+        let mut next = Some(first);
+        for _ in 0..GO {
+            let Some(queued) = next else { return };
+            self.link.taken(&queued.message);
+            self.apply(&queued);
+            next = self.queue.try_recv().ok();
+        }
+        if let Some(queued) = next {
+            self.link.taken(&queued.message);
+            self.apply(&queued);
+        }
+    }
+
+    fn apply(&mut self, queued: &Queued) {
+        self.tally.counts.batches += 1;
+        if self.link.lossy().is_some_and(|lossy| lossy >= queued.connection) {
+            self.disbelieve(queued.connection);
+        }
+        if queued.connection <= self.disbelieved {
+            self.tally.counts.dropped += 1;
+            return;
+        }
+        self.meet(queued.connection);
+        let now = self.clock.now();
+        self.last_event_at = Some(now);
+        if queued.message.name.as_deref() == Some(LAGGED) {
+            self.tally.last_error = Some("the sender cut this reader off as too slow".to_owned());
+            self.tally.counts.gaps += 1;
+            return self.disbelieve(queued.connection);
+        }
+        self.hand_over(&queued.message, now);
+    }
+
+    fn hand_over(&mut self, message: &Message, now: Moment) {
+        let before = self.tally.counts.decode_errors;
+        self.sink.take(message, now, &mut self.tally);
+        self.heed();
+        let errors = self.tally.counts.decode_errors - before;
+        if errors > 0 {
+            self.judge(errors);
+        }
+    }
+
+    /// Takes over what was last wrong.
+    fn heed(&mut self) {
+        if let Some(error) = self.tally.last_error.take() {
+            self.last_error = Some(error);
+        }
+    }
+
+    /// The first message, or the first news, of a connection.
+    fn meet(&mut self, connection: u64) {
+        if connection <= self.connection {
+            return;
+        }
+        self.connection = connection;
+        if self.standing_state {
+            self.sink.forget();
+        }
+        self.sink.connected();
+    }
+
+    /// Drops what was said on this connection and before, and asks anew.
+    fn disbelieve(&mut self, connection: u64) {
+        if connection <= self.disbelieved {
+            return;
+        }
+        self.disbelieved = connection;
+        self.sink.forget();
+        self.link.give_up(connection, self.quarantined_until);
+    }
+
+    /// Counts errors against the sender. With too many of them nothing it said is believed any longer.
+    fn judge(&mut self, errors: u64) {
+        let Some(until) = self.quarantine.note(self.clock.now(), errors) else { return };
+        tracing::warn!(error = self.last_error, "event stream quarantined: too many undecodable messages");
+        self.quarantined_until = Some(until);
+        self.disbelieve(self.connection);
+    }
+
+    fn look_at_link(&mut self) {
+        self.heed();
+        let link = self.link.state();
+        if link.open_since.is_some() && link.lossy != Some(link.connections) && self.queue.is_empty() {
+            self.meet(link.connections);
+        }
+        if link.last_error != self.link_error {
+            self.link_error.clone_from(&link.last_error);
+            self.last_error = link.last_error;
+        }
+        let now = self.clock.now();
+        self.quarantined_until = self.quarantined_until.filter(|until| *until > now);
+    }
+
+    fn state(&self, link: &LinkState) -> StreamState {
+        if self.quarantined_until.is_some() {
+            return StreamState::Quarantined;
+        }
+        let Some(open_since) = link.open_since else { return StreamState::Connecting };
+        if link.connections <= self.disbelieved || link.lossy == Some(link.connections) {
+            return StreamState::Gapped;
+        }
+        let heard = self.last_event_at.unwrap_or(open_since).max(open_since);
+        if self.clock.now().since(heard) >= self.stale_after { StreamState::Stale } else { StreamState::Live }
+    }
+
+    fn publish(&self) {
+        let link = self.link.state();
+        let mut tally = self.tally.clone();
+        tally.counts.batches += link.unreadable;
+        tally.counts.dropped += link.dropped;
+        tally.counts.decode_errors += link.unreadable;
+        self.outlet.show(Status {
+            state: self.state(&link),
+            last_seq: tally.last_seq,
+            lag_events: self.queue.len() as u64,
+            last_event_at: self.last_event_at,
+            last_error: self.last_error.clone(),
+            reconnects: link.connections.saturating_sub(1),
+            totals: tally.into(),
+            ..Status::default()
+        });
+    }
+}

@@ -1,0 +1,79 @@
+//! How long to wait before connecting again.
+
+use std::time::Duration;
+
+/// The first wait, unless the configured interval is shorter.
+const FIRST: Duration = Duration::from_secs(1);
+/// The longest.
+const LONGEST: Duration = Duration::from_secs(60);
+/// A connection that lasted this long was a good one: the waits start again.
+const GOOD: Duration = Duration::from_secs(60);
+/// What chance adds at most, so that readers that lost one server together do not return together.
+const JITTER: f64 = 0.1;
+
+/// The waits of one stream: min(1 s, interval), the interval, then doubling up to a minute.
+#[derive(Debug)]
+pub(crate) struct Backoff {
+    interval: Duration,
+    next: Duration,
+}
+
+impl Backoff {
+    /// `interval` is `reconnect_interval_ms`.
+    pub(crate) fn new(interval: Duration) -> Self {
+        Self { interval, next: FIRST.min(interval) }
+    }
+
+    /// The wait after a connection that lasted so long (zero: it could not be made), however it ended. `chance` is from 0
+    /// to 1.
+    pub(crate) fn after(&mut self, lasted: Duration, chance: f64) -> Duration {
+        if lasted >= GOOD {
+            self.next = FIRST.min(self.interval);
+        }
+        let wait = self.next;
+        self.next = if wait < self.interval { self.interval } else { wait * 2 }.min(LONGEST);
+        wait.mul_f64(1.0 + JITTER * chance.clamp(0.0, 1.0)).min(LONGEST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    fn waits(backoff: &mut Backoff, count: usize) -> Vec<u128> {
+        (0..count).map(|_| backoff.after(Duration::ZERO, 0.0).as_millis()).collect()
+    }
+
+    #[test]
+    #[contract("CK48")]
+    fn the_first_wait_is_a_second_the_next_the_interval_and_then_they_double_to_a_minute() {
+        let mut backoff = Backoff::new(Duration::from_secs(5));
+        assert_eq!(waits(&mut backoff, 8), [1000, 5000, 10_000, 20_000, 40_000, 60_000, 60_000, 60_000]);
+    }
+
+    #[test]
+    fn a_healthy_minute_starts_them_again_and_a_shorter_connection_does_not() {
+        let mut backoff = Backoff::new(Duration::from_secs(5));
+        waits(&mut backoff, 4);
+        assert_eq!(backoff.after(Duration::from_secs(59), 0.0).as_secs(), 40);
+        assert_eq!(backoff.after(Duration::from_secs(60), 0.0).as_secs(), 1);
+        assert_eq!(backoff.after(Duration::ZERO, 0.0).as_secs(), 5);
+    }
+
+    #[test]
+    fn a_short_interval_shortens_the_first_wait_too() {
+        let mut backoff = Backoff::new(Duration::from_millis(20));
+        assert_eq!(waits(&mut backoff, 4), [20, 40, 80, 160]);
+        assert_eq!(waits(&mut Backoff::new(Duration::from_secs(90)), 3), [1000, 60_000, 60_000]);
+    }
+
+    #[test]
+    fn chance_lengthens_a_wait_by_a_tenth_at_most_and_never_beyond_a_minute() {
+        let mut backoff = Backoff::new(Duration::from_secs(5));
+        assert_eq!(backoff.after(Duration::ZERO, 1.0).as_millis(), 1100);
+        waits(&mut backoff, 6);
+        assert_eq!(backoff.after(Duration::ZERO, 1.0).as_secs(), 60);
+    }
+}

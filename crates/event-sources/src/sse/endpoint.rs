@@ -1,0 +1,198 @@
+//! Where a stream of events over HTTP is.
+
+use std::{fmt, str::FromStr};
+
+use net::{Address, WorkerUrl, WorkerUrlError};
+
+/// How the events come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// Server-sent events, the reply to a GET.
+    Sse,
+    /// A WebSocket: one JSON object in each text message.
+    WebSocket,
+}
+
+/// The URL of a stream: `http`, `https`, `ws` or `wss`, host, port, path and maybe a query.
+///
+/// ```
+/// use event_sources::{Carrier, SseEndpoint};
+///
+/// let endpoint: SseEndpoint = "https://gpu-1:9443/v1/kv_events?worker=w1".parse()?;
+/// assert_eq!((endpoint.carrier(), endpoint.is_tls()), (Carrier::Sse, true));
+/// assert_eq!(endpoint.to_string(), "https://gpu-1:9443/v1/kv_events?worker=w1");
+/// assert!("ftp://gpu-1/v1/kv_events".parse::<SseEndpoint>().is_err());
+/// # Ok::<(), event_sources::SseEndpointError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SseEndpoint {
+    url: WorkerUrl,
+    query: Option<String>,
+    carrier: Carrier,
+    tls: bool,
+}
+
+/// Why a text is no such URL.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SseEndpointError {
+    /// Another scheme, or none.
+    #[error(
+        "event source endpoint has the scheme {scheme:?}: use http, https, ws or wss, as in http://host:port/v1/kv_events"
+    )]
+    Scheme {
+        /// What stands before `://`; empty if nothing does.
+        scheme: String,
+    },
+    /// A query that is not plain.
+    #[error("event source endpoint has the query {query:?}: use visible ascii without # or quotes")]
+    Query {
+        /// What stands behind the question mark.
+        query: String,
+    },
+    /// Everything else about it.
+    #[error("event source endpoint: {0}")]
+    Url(#[from] WorkerUrlError),
+}
+
+impl SseEndpoint {
+    /// How the events come.
+    pub fn carrier(&self) -> Carrier {
+        self.carrier
+    }
+
+    /// Whether the connection is encrypted.
+    pub fn is_tls(&self) -> bool {
+        self.tls
+    }
+
+    /// Whether each connection begins with all that holds at that time: what was known before is not needed then.
+    pub fn tells_standing_state(&self) -> bool {
+        self.query.iter().flat_map(|query| query.split('&')).any(|part| part == "snapshot=true")
+    }
+
+    pub(crate) fn address(&self) -> Address {
+        self.url.address()
+    }
+
+    /// The name that the other end's certificate must be for.
+    pub(crate) fn host(&self) -> &str {
+        // Only TCP schemes are accepted, so there is always one.
+        self.url.host().unwrap_or_default()
+    }
+
+    /// The `Host` header.
+    pub(crate) fn authority(&self) -> String {
+        self.url.authority()
+    }
+
+    /// Path and query, as asked for.
+    pub(crate) fn target(&self) -> String {
+        let path = if self.url.base().is_empty() { "/" } else { self.url.base() };
+        match &self.query {
+            Some(query) => format!("{path}?{query}"),
+            None => path.to_owned(),
+        }
+    }
+
+    fn scheme(&self) -> &'static str {
+        match (self.carrier, self.tls) {
+            (Carrier::Sse, false) => "http",
+            (Carrier::Sse, true) => "https",
+            (Carrier::WebSocket, false) => "ws",
+            (Carrier::WebSocket, true) => "wss",
+        }
+    }
+}
+
+impl fmt::Display for SseEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}{}", self.scheme(), self.authority(), self.target())
+    }
+}
+
+impl FromStr for SseEndpoint {
+    type Err = SseEndpointError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // What stands before a colon may be a password where there is no scheme: it is not repeated.
+        let (scheme, rest) = text.split_once("://").ok_or(SseEndpointError::Scheme { scheme: String::new() })?;
+        let (carrier, tls) = match scheme.to_ascii_lowercase().as_str() {
+            "http" => (Carrier::Sse, false),
+            "https" => (Carrier::Sse, true),
+            "ws" => (Carrier::WebSocket, false),
+            "wss" => (Carrier::WebSocket, true),
+            other => return Err(SseEndpointError::Scheme { scheme: other.chars().take(20).collect() }),
+        };
+        let (place, query) = match rest.split_once('?') {
+            Some((place, query)) => (place, Some(plain(query)?)),
+            None => (rest, None),
+        };
+        let (authority, path) = place.find('/').map_or((place, ""), |at| place.split_at(at));
+        let after_brackets = authority.rsplit(']').next().unwrap_or(authority);
+        let port = if tls && !after_brackets.contains(':') { ":443" } else { "" };
+        // One strict reading of host, port and path for everything that is connected to.
+        let url = format!("http://{authority}{port}{path}").parse()?;
+        Ok(Self { url, query, carrier, tls })
+    }
+}
+
+fn plain(query: &str) -> Result<String, SseEndpointError> {
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'#' | b'"' | b'\\' | b'<' | b'>');
+    if query.bytes().all(is_plain) {
+        Ok(query.to_owned())
+    } else {
+        Err(SseEndpointError::Query { query: query.chars().take(80).collect() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    fn read(text: &str) -> SseEndpoint {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    #[contract("CK42")]
+    fn four_schemes_are_read_and_nothing_else() {
+        for (text, carrier, tls, port) in [
+            ("http://a/v1/kv_events", Carrier::Sse, false, 80),
+            ("https://a/v1/kv_events", Carrier::Sse, true, 443),
+            ("ws://a/v1/kv_events", Carrier::WebSocket, false, 80),
+            ("wss://[::1]/v1/kv_events", Carrier::WebSocket, true, 443),
+            ("WSS://a:8443/v1/kv_events", Carrier::WebSocket, true, 8443),
+        ] {
+            let endpoint = read(text);
+            assert_eq!((endpoint.carrier(), endpoint.is_tls()), (carrier, tls), "{text}");
+            assert!(matches!(endpoint.address(), Address::Tcp { port: found, .. } if found == port), "{text}");
+        }
+        for text in ["tcp://a:1", "ftp://a/x", "unix:///run/a.sock", "a:8000/v1/kv_events", "", "file:///etc/passwd"] {
+            let error = text.parse::<SseEndpoint>().unwrap_err().to_string();
+            assert!(error.contains("http, https, ws or wss"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn path_and_query_are_asked_for_as_written() {
+        assert_eq!(read("http://a:1/v1/kv_events?worker=w1&x=%20").target(), "/v1/kv_events?worker=w1&x=%20");
+        assert_eq!(read("http://a:1").target(), "/");
+        assert!(read("http://a:1/e?x=1&snapshot=true").tells_standing_state());
+        assert!(!read("http://a:1/e?snapshot=false").tells_standing_state());
+    }
+
+    #[test]
+    fn what_parsers_disagree_about_is_refused_and_passwords_are_not_repeated() {
+        for text in ["http://user:geheim@a/x", "https://user:geheim@a/x", "user:geheim@a"] {
+            let error = text.parse::<SseEndpoint>().unwrap_err().to_string();
+            assert!(!error.contains("geheim"), "{error}");
+        }
+        for text in
+            ["http://a/x?a b", "http://a/x?a#b", "http://0x7f.1/x", "http://a:0/x", "https:///x", "http://a/../x"]
+        {
+            assert!(text.parse::<SseEndpoint>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Messages that name whole prefixes, for the prefix-hash view.
+
+use std::{str, sync::Arc};
+
+use kv_blocks::Moment;
+use kv_events::continuum::ContinuumError;
+use prefix_view::{EventError, EventKind, PrefixEvent, PrefixHashKind, PrefixIndex, Recorded};
+
+use super::{EventSink, Message, Tally};
+
+/// Enters what one backend's stream says into a [`PrefixIndex`].
+#[derive(Debug)]
+pub struct PrefixSink {
+    view: Arc<dyn PrefixIndex>,
+    backend: Arc<str>,
+    kind: PrefixHashKind,
+}
+
+impl PrefixSink {
+    /// For the stream of `backend`, whose events name prefixes in this way.
+    pub fn new(view: Arc<dyn PrefixIndex>, backend: impl Into<Arc<str>>, kind: PrefixHashKind) -> Self {
+        Self { view, backend: backend.into(), kind }
+    }
+}
+
+impl EventSink for PrefixSink {
+    // An entry ends by its time to live if the eviction was said while nobody listened.
+    fn connected(&mut self) {}
+
+    fn take(&mut self, message: &Message, now: Moment, tally: &mut Tally) {
+        tally.counts.events += 1;
+        let event = match PrefixEvent::decode(message.name.as_deref(), &message.data, self.kind) {
+            Ok(event) => event,
+            // A note of the stream itself, such as the end of what it held before.
+            Err(EventError::NoEvent(ContinuumError::UnknownKind(_))) => {
+                tally.counts.ignored += 1;
+                return;
+            }
+            Err(error) => return tally.unreadable(error.to_string()),
+        };
+        match event.kind {
+            EventKind::Created | EventKind::Reloaded => tally.stored += 1,
+            EventKind::Evicted | EventKind::Offloaded | EventKind::Purged => tally.removed += 1,
+        }
+        match self.view.record(&self.backend, &event, now) {
+            Ok(Recorded::Held | Recorded::Dropped) => tally.counts.applied += 1,
+            Ok(Recorded::Ignored) => tally.counts.ignored += 1,
+            Err(unavailable) => {
+                tally.counts.ignored += 1;
+                tally.last_error = Some(unavailable.to_string());
+            }
+        }
+    }
+
+    fn forget(&mut self) {
+        // A view that cannot be reached names nobody either, and its entries end by their time to live.
+        let _ = self.view.remove_backend(&self.backend);
+    }
+}

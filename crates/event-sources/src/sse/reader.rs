@@ -1,0 +1,99 @@
+//! The task that reads: connects, queues what comes, and connects again, for ever.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+    time::Duration,
+};
+
+use net::Clock;
+use tokio::sync::mpsc;
+
+use super::{
+    Message,
+    backoff::Backoff,
+    connection::{Connection, ConnectionError, Dial, EVENT_BYTES, Received},
+    link::{Link, Queued},
+};
+
+/// Said when the queue was full.
+const FULL: &str = "events came faster than they could be applied and some were let go: the stream is asked anew";
+
+/// The reading half of a source.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    pub(crate) dial: Dial,
+    pub(crate) reconnect_interval: Duration,
+    pub(crate) queue: mpsc::Sender<Queued>,
+    pub(crate) link: Arc<Link>,
+    pub(crate) clock: Clock,
+}
+
+impl Reader {
+    /// Until it is dropped.
+    pub(crate) async fn run(self) {
+        let mut backoff = Backoff::new(self.reconnect_interval);
+        loop {
+            let mut lasted = Duration::ZERO;
+            let reason = match self.dial.open().await {
+                Ok(mut connection) => {
+                    let opened = self.clock.now();
+                    let number = self.link.opened(opened);
+                    tracing::info!(endpoint = %self.dial.endpoint, "event stream connected");
+                    let reason = self.read(&mut connection, number).await;
+                    lasted = self.clock.now().since(opened);
+                    reason
+                }
+                Err(error) => Some(error),
+            };
+            if let Some(reason) = reason {
+                tracing::warn!(endpoint = %self.dial.endpoint, %reason, "no event stream");
+                self.link.closed(reason.to_string());
+            }
+            let wait = backoff.after(lasted, chance());
+            let held = self.link.state().hold_until.map_or(Duration::ZERO, |until| until.since(self.clock.now()));
+            tokio::time::sleep(wait.max(held)).await;
+        }
+    }
+
+    /// Reads until the connection is over, or is to be given up (`None`).
+    async fn read(&self, connection: &mut Connection, number: u64) -> Option<ConnectionError> {
+        let mut given_up = std::pin::pin!(self.link.until_given_up(number));
+        let mut on_message = |received: Received<'_>| self.received(number, &received);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut given_up => {
+                    self.link.closed_by_us();
+                    return None;
+                }
+                read = connection.next(&mut on_message) => if let Err(error) = read { return Some(error) },
+            }
+            // What is buffered is read without waiting, so the turn is given up by hand.
+            tokio::task::coop::consume_budget().await;
+        }
+    }
+
+    fn received(&self, connection: u64, received: &Received<'_>) {
+        match received {
+            Received::Message { name, data } => {
+                let name = name.map(|name| String::from_utf8_lossy(name).into_owned());
+                let message = Message { name, data: bytes::Bytes::copy_from_slice(data) };
+                if !self.link.offer(&self.queue, Queued { connection, message }) {
+                    self.link.lost(connection, FULL);
+                }
+            }
+            Received::Oversized => {
+                self.link.skipped(true, &format!("an event of more than {EVENT_BYTES} bytes was let go"));
+            }
+            Received::NoText => self.link.skipped(false, "a web socket message is not text: expected a JSON object"),
+        }
+    }
+}
+
+/// A number from 0 to 1 that nobody can foresee.
+fn chance() -> f64 {
+    // The standard library's own keys are the random source at hand.
+    let number = RandomState::new().hash_one(0_u8);
+    f64::from((number >> 32) as u32) / f64::from(u32::MAX)
+}

@@ -1,0 +1,130 @@
+//! A stream over HTTP: what it needs to be followed.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use http::{HeaderValue, header::InvalidHeaderValue};
+use kv_blocks::DpRank;
+use net::Clock;
+use tokio::{sync::mpsc, task::JoinHandle};
+
+use super::{Carrier, EventSink, SseEndpoint, Trust, applier::Applier, connection::Dial, link::Link, reader::Reader};
+use crate::{SourceHandle, SourceSettings, follower::PENDING_BYTES, handle::About};
+
+/// One stream to follow.
+#[derive(Clone)]
+pub struct SseSpec {
+    /// The backend's name.
+    pub worker: Arc<str>,
+    /// The rank that reports show.
+    pub rank: DpRank,
+    /// Where the stream is.
+    pub endpoint: SseEndpoint,
+    /// What the `authorization` header says, if anything.
+    pub authorization: Option<HeaderValue>,
+    /// Whose certificates are believed, where the endpoint is encrypted; `None`: those this machine believes.
+    pub trust: Option<Trust>,
+    /// The second wait before connecting again; the first is a second or this, if it is shorter, and later ones double up
+    /// to a minute (`reconnect_interval_ms`).
+    pub reconnect_interval: Duration,
+    /// Limits and times. Of these count `destinations`, `stale_after` and `queue_batches`, which here is messages.
+    pub settings: SourceSettings,
+}
+
+impl SseSpec {
+    /// A stream of which nothing but this is known.
+    pub fn new(worker: impl Into<Arc<str>>, endpoint: SseEndpoint) -> Self {
+        Self {
+            worker: worker.into(),
+            rank: DpRank(0),
+            endpoint,
+            authorization: None,
+            trust: None,
+            reconnect_interval: Duration::from_secs(5),
+            settings: SourceSettings::default(),
+        }
+    }
+
+    /// The same with a bearer token.
+    ///
+    /// # Errors
+    ///
+    /// A token that cannot stand in a header.
+    pub fn bearer(mut self, token: &str) -> Result<Self, InvalidHeaderValue> {
+        let mut value = HeaderValue::from_str(&format!("Bearer {token}"))?;
+        value.set_sensitive(true);
+        self.authorization = Some(value);
+        Ok(self)
+    }
+}
+
+/// Without the token.
+impl fmt::Debug for SseSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SseSpec")
+            .field("worker", &self.worker)
+            .field("endpoint", &self.endpoint)
+            .field("reconnect_interval", &self.reconnect_interval)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Follows one backend's stream of server-sent events, or its WebSocket.
+#[derive(Debug)]
+pub struct SseSource;
+
+impl SseSource {
+    /// Starts following, in tasks of the current runtime; reconnects until stopped.
+    pub fn spawn(spec: SseSpec, sink: Box<dyn EventSink>, clock: Clock) -> SourceHandle {
+        let kind = match spec.endpoint.carrier() {
+            Carrier::Sse => "sse",
+            Carrier::WebSocket => "ws",
+        };
+        let about = About {
+            kind,
+            worker: Arc::clone(&spec.worker),
+            rank: spec.rank.0,
+            endpoint: spec.endpoint.to_string(),
+            replay_endpoint: None,
+        };
+        // When full, messages are let go and counted: the reader never waits.
+        let (sender, queue) = mpsc::channel(spec.settings.queue_batches.max(1));
+        let link = Arc::new(Link::new(PENDING_BYTES));
+        let reader = Reader {
+            dial: Dial {
+                endpoint: spec.endpoint.clone(),
+                authorization: spec.authorization,
+                trust: spec.trust,
+                destinations: spec.settings.destinations,
+            },
+            reconnect_interval: spec.reconnect_interval,
+            queue: sender,
+            link: Arc::clone(&link),
+            clock,
+        };
+        let reading = Reading(tokio::spawn(reader.run()));
+        let standing_state = spec.endpoint.tells_standing_state();
+        let stale_after = spec.settings.stale_after;
+        SourceHandle::start(about, clock, move |outlet, orders| async move {
+            let reading = reading;
+            Applier::new(sink, (link, queue), (clock, outlet), stale_after, standing_state).run(orders).await;
+            reading.end().await;
+        })
+    }
+}
+
+/// The reader's task, which ends with the applier's.
+#[derive(Debug)]
+struct Reading(JoinHandle<()>);
+
+impl Reading {
+    async fn end(mut self) {
+        self.0.abort();
+        let _ = (&mut self.0).await;
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

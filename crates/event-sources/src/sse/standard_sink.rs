@@ -1,0 +1,210 @@
+//! Messages that are envelopes of the standard contract (RFC 1527), for the block index.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use kv_blocks::{DpRank, HashScheme, Moment, Namespace, Target, WorkerId};
+use kv_events::standard::{
+    HashedUpdate, Ordered, Refused, StandardEvent, StreamKey, Streams, StreamsSettings, decode_json, to_hashed,
+};
+use kv_index::{Applied, KvIndex};
+
+use super::{EventSink, Message, Tally};
+
+/// Ranks of one source at most; events of further ones are ignored.
+const MAX_RANKS: usize = 1_024;
+
+/// Whose events a [`StandardSink`] takes.
+#[derive(Clone, Debug)]
+pub struct StandardSinkSpec {
+    /// The worker whose caches they speak of.
+    pub id: WorkerId,
+    /// What envelopes that leave something open are filled up from. Events of another model than its own are ignored.
+    pub registration: StreamKey,
+    /// How the index hashes. Events that name blocks by hash only are taken if that is XXH3.
+    pub scheme: HashScheme,
+}
+
+/// Enters what one source's envelopes say into a [`KvIndex`], each stream in the order of its numbers.
+#[derive(Debug)]
+pub struct StandardSink {
+    spec: StandardSinkSpec,
+    index: Arc<KvIndex>,
+    streams: Streams,
+    /// The ranks that events spoke of, known to the index, each with its model.
+    targets: BTreeMap<u32, (Target, Arc<str>)>,
+    /// Counted by `streams` and told already.
+    told: Told,
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    duplicates: u64,
+    gaps: u64,
+    lost: u64,
+    restarts: u64,
+}
+
+impl StandardSink {
+    /// For one source's messages.
+    pub fn new(spec: StandardSinkSpec, index: Arc<KvIndex>) -> Self {
+        let streams = Streams::new(StreamsSettings::default());
+        Self { spec, index, streams, targets: BTreeMap::new(), told: Told::default() }
+    }
+
+    fn carry_out(&mut self, ordered: Vec<Ordered>, tally: &mut Tally) {
+        for next in ordered {
+            match next {
+                Ordered::Event(event) => self.apply(&event, tally),
+                Ordered::Hole(key) => {
+                    if let Some((target, _)) = self.targets.get(&rank(&key)) {
+                        self.index.hole(*target);
+                    }
+                }
+                Ordered::Restarted(key) => self.clear_stream(&key),
+            }
+        }
+    }
+
+    /// Counts what became of the order of events.
+    fn count(&mut self, tally: &mut Tally) {
+        let counts = self.streams.counts();
+        let told = Told {
+            duplicates: counts.duplicates + counts.late,
+            gaps: counts.holes,
+            lost: counts.lost,
+            restarts: counts.restarts,
+        };
+        tally.counts.duplicates += told.duplicates - self.told.duplicates;
+        tally.counts.gaps += told.gaps - self.told.gaps;
+        tally.counts.holes = tally.counts.holes.saturating_add(told.lost.saturating_sub(self.told.lost));
+        tally.counts.restarts += told.restarts - self.told.restarts;
+        self.told = told;
+    }
+
+    fn apply(&mut self, event: &StandardEvent, tally: &mut Tally) {
+        tally.last_seq = Some(event.event_id);
+        let Some((target, namespace)) = self.place(&event.stream) else {
+            tally.counts.ignored += 1;
+            tally.last_error = Some(
+                "an event is of another model than its worker's, or names no model or block_size: expected them in the \
+                 event or in the registration"
+                    .to_owned(),
+            );
+            return;
+        };
+        match to_hashed(event, self.spec.scheme) {
+            Ok(update) => self.hand_over(target, &namespace, &update, tally),
+            // Said wrongly: it may be wrong about more than that.
+            Err(refused @ (Refused::Mismatch { .. } | Refused::TokenCount { .. } | Refused::Repeated)) => {
+                tally.unreadable(refused.to_string());
+            }
+            Err(refused) => {
+                tally.counts.ignored += 1;
+                tally.last_error = Some(refused.to_string());
+            }
+        }
+    }
+
+    fn hand_over(&self, target: Target, namespace: &Namespace, update: &HashedUpdate, tally: &mut Tally) {
+        let done = match update {
+            HashedUpdate::Stored { parent, hashes, tier } => {
+                tally.stored += 1;
+                self.index.store_hashes(target, namespace, *parent, hashes, *tier)
+            }
+            HashedUpdate::Removed { hashes, tier } => {
+                tally.removed += 1;
+                self.index.remove_hashes(target, namespace, hashes, *tier)
+            }
+            HashedUpdate::Cleared { tier } => {
+                tally.cleared += 1;
+                self.index.clear_stream(target, namespace, *tier);
+                Applied { applied: 1, ..Applied::default() }
+            }
+        };
+        if done.orphans > 0 {
+            tally.counts.orphans += 1;
+        } else if done.applied > 0 {
+            tally.counts.applied += 1;
+        } else {
+            tally.counts.ignored += 1;
+        }
+    }
+
+    /// Whose cache, and where in the index. A target has one model: the registration's, or else the one it was first heard
+    /// of with.
+    fn place(&mut self, key: &StreamKey) -> Option<(Target, Namespace)> {
+        let namespace = key.namespace()?;
+        let rank = rank(key);
+        if !self.targets.contains_key(&rank) {
+            if self.targets.len() >= MAX_RANKS {
+                return None;
+            }
+            let target = Target { worker: self.spec.id, rank: DpRank(rank) };
+            let model = Arc::clone(self.spec.registration.model.as_ref().unwrap_or(&namespace.model));
+            self.index.register(target, Arc::clone(&model));
+            self.targets.insert(rank, (target, model));
+        }
+        let (target, model) = self.targets.get(&rank)?;
+        (*model == namespace.model).then_some((*target, namespace))
+    }
+
+    fn clear_stream(&self, key: &StreamKey) {
+        let (Some((target, _)), Some(namespace)) = (self.targets.get(&rank(key)), key.namespace()) else { return };
+        let tier = kv_events::vllm::Medium::parse(key.medium.as_deref(), None).tier();
+        self.index.clear_stream(*target, &namespace, tier);
+    }
+}
+
+/// Envelopes without a rank are of the only one.
+fn rank(key: &StreamKey) -> u32 {
+    key.dp_rank.unwrap_or(0)
+}
+
+/// A note of the stream itself, such as the end of what it held before, and no event.
+fn is_note(name: &str) -> bool {
+    !name.is_empty()
+        && name != "message"
+        && !name.starts_with("cache_")
+        && !["stored", "removed", "cleared"].contains(&name)
+}
+
+impl EventSink for StandardSink {
+    // What was said while nobody listened is missing in the numbers, so there is nothing to forget.
+    fn connected(&mut self) {}
+
+    fn take(&mut self, message: &Message, now: Moment, tally: &mut Tally) {
+        if message.name.as_deref().is_some_and(is_note) {
+            tally.counts.events += 1;
+            tally.counts.ignored += 1;
+            return;
+        }
+        let events = match decode_json(&message.data) {
+            Ok(events) => events,
+            Err(error) => return tally.unreadable(error.to_string()),
+        };
+        for event in events {
+            tally.counts.events += 1;
+            match event {
+                Ok(mut event) => {
+                    event.stream = event.stream.or(&self.spec.registration);
+                    let ordered = self.streams.take(now, event);
+                    self.carry_out(ordered, tally);
+                }
+                Err(error) => tally.unreadable(error.to_string()),
+            }
+        }
+        self.count(tally);
+    }
+
+    fn tick(&mut self, now: Moment, tally: &mut Tally) {
+        let ordered = self.streams.tick(now);
+        self.carry_out(ordered, tally);
+        self.count(tally);
+    }
+
+    fn forget(&mut self) {
+        self.targets.values().for_each(|(target, _)| self.index.clear(*target));
+        self.streams = Streams::new(StreamsSettings::default());
+        self.told = Told::default();
+    }
+}

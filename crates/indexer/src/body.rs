@@ -1,0 +1,113 @@
+//! Reading a call's body: so long, so slow, and so much of it in memory at once, and no more.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::body::{Body, HttpBody};
+use http_body_util::BodyExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::error::{CallError, Kind};
+
+/// Longest body, bytes: about five million token ids.
+pub(crate) const LONGEST: usize = 32 << 20;
+/// Bytes of all bodies at once. When they are used up, a call is refused and may come again.
+const ALL: usize = 256 << 20;
+/// A body has arrived within this.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Bytes that are counted as one.
+const UNIT: usize = 1 << 10;
+
+/// The memory of all bodies that are being read or answered.
+#[derive(Clone, Debug)]
+pub(crate) struct Bodies(Arc<Semaphore>);
+
+/// A body, and its share of the memory until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Received {
+    pub(crate) bytes: Vec<u8>,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+impl Default for Bodies {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(ALL / UNIT)))
+    }
+}
+
+impl Bodies {
+    pub(crate) async fn read(&self, body: Body) -> Result<Received, CallError> {
+        let late = || CallError::new(Kind::Slow, format!("the body did not arrive within {} s", PATIENCE.as_secs()));
+        tokio::time::timeout(PATIENCE, self.all_of(body)).await.map_err(|_| late())?
+    }
+
+    async fn all_of(&self, mut body: Body) -> Result<Received, CallError> {
+        if body.size_hint().lower() > LONGEST as u64 {
+            return Err(too_long());
+        }
+        let mut received = Received { bytes: Vec::new(), _room: None };
+        while let Some(frame) = body.frame().await {
+            let cut = |_| CallError::new(Kind::Body, "the body ended early: send as many bytes as were announced");
+            let Ok(data) = frame.map_err(cut)?.into_data() else { continue };
+            if received.bytes.len() + data.len() > LONGEST {
+                return Err(too_long());
+            }
+            self.make_room(&mut received, data.len())?;
+            received.bytes.extend_from_slice(&data);
+        }
+        Ok(received)
+    }
+
+    fn make_room(&self, received: &mut Received, more: usize) -> Result<(), CallError> {
+        let needed = (received.bytes.len() + more).div_ceil(UNIT);
+        let held = received._room.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let Some(lacking) = u32::try_from(needed.saturating_sub(held)).ok().filter(|lacking| *lacking > 0) else {
+            return Ok(());
+        };
+        let Ok(room) = Arc::clone(&self.0).try_acquire_many_owned(lacking) else {
+            let message = format!("bodies of {ALL} bytes are being answered, the most there may be: ask again shortly");
+            return Err(CallError::new(Kind::Full, message));
+        };
+        match &mut received._room {
+            Some(held) => held.merge(room),
+            none => *none = Some(room),
+        }
+        Ok(())
+    }
+}
+
+fn too_long() -> CallError {
+    let message = format!("the body has more than {LONGEST} bytes: ask with /query_by_hash, which needs fewer");
+    CallError::new(Kind::TooLong, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_body_of_the_longest_length_is_read_and_one_byte_more_is_refused() {
+        let bodies = Bodies::default();
+        let read = bodies.read(Body::from(vec![b' '; LONGEST])).await.unwrap();
+        assert_eq!(read.bytes.len(), LONGEST);
+        assert_eq!(bodies.read(Body::from(vec![b' '; LONGEST + 1])).await.unwrap_err().kind, Kind::TooLong);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_does_not_end_is_given_up() {
+        let endless = futures_util::stream::pending::<Result<Vec<u8>, std::io::Error>>();
+        let error = Bodies::default().read(Body::from_stream(endless)).await.unwrap_err();
+        assert_eq!(error.kind, Kind::Slow);
+    }
+
+    #[tokio::test]
+    async fn all_bodies_together_have_a_bound_that_is_given_back() {
+        let bodies = Bodies::default();
+        let mut held = Vec::new();
+        for _ in 0..ALL / LONGEST {
+            held.push(bodies.read(Body::from(vec![b' '; LONGEST])).await.unwrap());
+        }
+        assert_eq!(bodies.read(Body::from("x")).await.unwrap_err().kind, Kind::Full);
+        held.pop();
+        bodies.read(Body::from("x")).await.unwrap();
+    }
+}

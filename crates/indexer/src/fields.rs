@@ -1,0 +1,143 @@
+//! Single values of a body, whatever its encoding: what a field may hold, and what is said when it holds something else.
+
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Unexpected, Visitor};
+
+/// Longest text of a field, bytes.
+const LONGEST_TEXT: usize = 1024;
+
+/// What a field may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A text.
+    Text,
+    /// A whole number.
+    Number,
+    /// Token ids: numbers, or in msgpack also their bytes, four each, little-endian.
+    Tokens,
+    /// Hashes: numbers, or texts of decimal digits for those whose numbers are floats.
+    Hashes,
+}
+
+/// What a field holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    Null,
+    Text(String),
+    Number(u64),
+    Tokens(Vec<u32>),
+    Hashes(Vec<u64>),
+}
+
+impl<'de> DeserializeSeed<'de> for Kind {
+    type Value = Held;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Held, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Kind {
+    type Value = Held;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Text => "a text",
+            Self::Number => "a whole number, 0 or more",
+            Self::Tokens => "a list of token ids",
+            Self::Hashes => "a list of hashes",
+        })
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Held, E> {
+        Ok(Held::Null)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Held, E> {
+        match self {
+            Self::Text if text.len() > LONGEST_TEXT => {
+                Err(E::custom(format!("has {} bytes, at most {LONGEST_TEXT} are taken", text.len())))
+            }
+            Self::Text => Ok(Held::Text(text.to_owned())),
+            _ => Err(E::invalid_type(Unexpected::Str(text), &self)),
+        }
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Held, E> {
+        match self {
+            Self::Number => Ok(Held::Number(number)),
+            _ => Err(E::invalid_type(Unexpected::Unsigned(number), &self)),
+        }
+    }
+
+    fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Held, E> {
+        match (self, bytes.as_chunks::<4>()) {
+            (Self::Tokens, (tokens, [])) => {
+                Ok(Held::Tokens(tokens.iter().map(|token| u32::from_le_bytes(*token)).collect()))
+            }
+            _ => Err(E::invalid_type(Unexpected::Bytes(bytes), &self)),
+        }
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Held, A::Error> {
+        // The lists grow with what is there: nobody's word is taken for their length.
+        match self {
+            Self::Tokens => {
+                let mut tokens = Vec::new();
+                while let Some(token) = list.next_element_seed(Whole::Token)? {
+                    // The seed has checked it.
+                    tokens.push(u32::try_from(token).unwrap_or_default());
+                }
+                Ok(Held::Tokens(tokens))
+            }
+            Self::Hashes => {
+                let mut hashes = Vec::new();
+                while let Some(hash) = list.next_element_seed(Whole::Hash)? {
+                    hashes.push(hash);
+                }
+                Ok(Held::Hashes(hashes))
+            }
+            _ => Err(Error::invalid_type(Unexpected::Seq, &self)),
+        }
+    }
+}
+
+/// An element of a list.
+#[derive(Clone, Copy)]
+enum Whole {
+    Token,
+    Hash,
+}
+
+impl<'de> DeserializeSeed<'de> for Whole {
+    type Value = u64;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<u64, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl Visitor<'_> for Whole {
+    type Value = u64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Token => "a token id from 0 to 4294967295",
+            Self::Hash => "a hash from 0 to 18446744073709551615, as a number or as decimal digits",
+        })
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<u64, E> {
+        match self {
+            Self::Token if number > u64::from(u32::MAX) => Err(E::invalid_value(Unexpected::Unsigned(number), &self)),
+            _ => Ok(number),
+        }
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<u64, E> {
+        let digits = matches!(self, Self::Hash) && text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = if digits { text.parse().ok() } else { None };
+        number.ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+    }
+}

@@ -1,0 +1,256 @@
+//! The calls themselves, free of HTTP: what each does, and what it answers.
+
+use std::{sync::Arc, time::Duration};
+
+use event_sources::{BlockSink, Codec, EventDefaults, SourceHandle, SourceSettings, SourceSpec, ZmqSource};
+use kv_blocks::{DpRank, HashScheme, Target, WorkerId};
+use kv_index::KvIndex;
+use net::{Clock, Destinations};
+use parking_lot::RwLock;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    Resident, Residents,
+    answer::{Rows, by_target},
+    body::Bodies,
+    error::{CallError, Kind},
+    question::Question,
+    registration::{DEFAULT_TENANT, Key, Registration},
+    registry::{Follow, Registry, Seat},
+    views,
+};
+
+/// How often streams are looked at that ended by themselves.
+const TENDED: Duration = Duration::from_secs(2);
+/// Whose a store's stream is: it is told to others in its place.
+const NOBODY: Target = Target { worker: WorkerId(u32::MAX), rank: DpRank(0) };
+
+/// What an indexer is made of.
+#[derive(Clone, Debug)]
+pub struct IndexerParts {
+    /// Where events go and queries look.
+    pub index: Arc<KvIndex>,
+    /// How tokens become hashes: the index's own.
+    pub scheme: HashScheme,
+    /// The clock.
+    pub clock: Clock,
+    /// Which addresses publishers may have.
+    pub destinations: Destinations,
+    /// Instances beside the registered ones.
+    pub residents: Residents,
+}
+
+/// The publishers that were registered, and the index that they fill. Dropping it stops following them.
+#[derive(Debug)]
+pub struct Indexer {
+    parts: IndexerParts,
+    registry: RwLock<Registry>,
+    pub(crate) bodies: Bodies,
+}
+
+impl Indexer {
+    /// An indexer without publishers. Starts a task of the current runtime, which ends after the indexer is dropped.
+    pub fn start(parts: IndexerParts) -> Arc<Self> {
+        let indexer = Arc::new(Self::new(parts));
+        let tended = Arc::downgrade(&indexer);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(TENDED).await;
+                let Some(indexer) = tended.upgrade() else { return };
+                indexer.tend();
+            }
+        });
+        indexer
+    }
+
+    fn new(parts: IndexerParts) -> Self {
+        let registry = RwLock::new(Registry::new(Arc::clone(&parts.index)));
+        Self { parts, registry, bodies: Bodies::default() }
+    }
+
+    /// Follows again whose streams ended by themselves.
+    fn tend(&self) {
+        let ended = |seat: &Seat| seat.registrations().any(|(_, source)| source.ended());
+        if self.registry.read().all().any(ended) {
+            tracing::error!("an event stream's task ended by itself: what it said is forgotten, it is started again");
+            let forget = |target| self.parts.index.clear(target);
+            self.registry.write().follow_ended(forget, |registration, to| self.follow(registration, to));
+        }
+    }
+
+    pub(crate) fn scheme(&self) -> HashScheme {
+        self.parts.scheme
+    }
+
+    pub(crate) fn destinations(&self) -> Destinations {
+        self.parts.destinations
+    }
+
+    /// `/register`. Its task runs when this returns: whether the publisher can be reached is seen in `/services`.
+    pub(crate) fn register(&self, registration: Registration) -> Result<Value, CallError> {
+        let instance = Arc::clone(&registration.key.instance);
+        if self.residents(&registration.key.tenant).any(|resident| resident.instance == instance) {
+            let message =
+                format!("{instance:?} is a worker of this router, which follows it: choose another instance_id");
+            return Err(CallError::new(Kind::Conflict, message).at("instance_id"));
+        }
+        self.registry.write().register(registration, |registration, to| self.follow(registration, to))?;
+        Ok(json!({"status": "registered successfully", "instance_id": instance}))
+    }
+
+    fn follow(&self, registration: &Registration, to: Follow) -> SourceHandle {
+        tracing::info!(publisher = registration.key.text(), endpoint = %registration.endpoint, "publisher registered");
+        let (target, sink, format, defaults): (_, Arc<dyn BlockSink>, _, _) = match to {
+            Follow::Engine(target) => {
+                (target, Arc::clone(&self.parts.index) as _, Codec::Vllm, registration.defaults())
+            }
+            Follow::Store(sink) => (NOBODY, sink, Codec::Mooncake, EventDefaults::default()),
+        };
+        let mut spec = SourceSpec::new(
+            target,
+            Arc::clone(&registration.key.instance),
+            Arc::clone(&registration.model),
+            registration.endpoint.clone(),
+        );
+        spec.replay_endpoint.clone_from(&registration.replay_endpoint);
+        spec.defaults = defaults;
+        spec.settings = SourceSettings { destinations: self.parts.destinations, format, ..SourceSettings::default() };
+        ZmqSource::spawn_into(spec, sink, self.parts.clock)
+    }
+
+    /// `/unregister`. Goes on to its end even if nobody waits for it any more.
+    pub(crate) async fn unregister(&self, key: Key) -> Result<Value, CallError> {
+        let seat = self.registry.write().unregister(&key)?;
+        let index = Arc::clone(&self.parts.index);
+        let forgotten = tokio::spawn(async move {
+            if let Some((_, source)) = seat.engine {
+                source.stop().await;
+            }
+            drop(seat.store);
+            // Nothing is stored for it any more. Forgetting takes a while where much is held.
+            let _ = tokio::task::spawn_blocking(move || index.remove_worker(seat.target.worker)).await;
+        });
+        let _ = forgotten.await;
+        tracing::info!(publisher = key.text(), "publisher unregistered");
+        Ok(json!({"status": "unregistered successfully", "removed_instances": [key.text()]}))
+    }
+
+    /// `/query` and `/query_by_hash`: one lookup, whoever is asked about.
+    pub(crate) fn answer(&self, question: &Question) -> Value {
+        let found = self.parts.index.lookup(&question.namespace, &question.chain, self.parts.clock.now());
+        let found = by_target(found);
+        let wanted = |instance: &Arc<str>| question.instance.as_ref().is_none_or(|only| only == instance);
+        let mut rows = Rows::default();
+        let mut known = false;
+        for resident in self.residents(&question.tenant) {
+            known = true;
+            if wanted(&resident.instance) {
+                // A router's own workers are registered with no salt.
+                let salted = question.registered_salt.as_ref().is_some_and(Option::is_some);
+                let held = found.get(&resident.target).filter(|_| !salted);
+                rows.add(&resident.instance, resident.target.rank, held);
+            }
+        }
+        {
+            let registry = self.registry.read();
+            known = known || registry.of_tenant(&question.tenant, None).next().is_some();
+            for (key, seat) in registry.of_tenant(&question.tenant, question.instance.as_ref()) {
+                let salted = match &question.registered_salt {
+                    Some(salt) => seat.registrations().any(|(registration, _)| registration.salt == *salt),
+                    None => true,
+                };
+                let held = found.get(&seat.target).filter(|_| salted);
+                rows.add(&key.instance, seat.target.rank, held);
+            }
+        }
+        let mut reply = Map::new();
+        if known {
+            question.instance.iter().for_each(|instance| rows.add_instance(instance));
+            reply.insert(question.tenant.to_string(), rows.json(question.namespace.block_size));
+        }
+        Value::Object(reply)
+    }
+
+    /// What the registered publishers' workers in the index are called: as their instance, and of what tenant if it is not
+    /// the default one.
+    pub fn names(&self) -> Vec<(WorkerId, Arc<str>)> {
+        let registry = self.registry.read();
+        let name = |key: &Key| match &*key.tenant {
+            DEFAULT_TENANT => Arc::clone(&key.instance),
+            tenant => format!("{}|{tenant}", key.instance).into(),
+        };
+        registry.all().filter_map(|seat| Some((seat.target.worker, name(seat.key()?)))).collect()
+    }
+
+    /// `/services`.
+    pub(crate) fn services(&self) -> Value {
+        let mut services: Vec<Value> = self.parts.residents.list().iter().map(views::resident_service).collect();
+        services.extend(self.registry.read().all().flat_map(views::services));
+        json!({"services": services})
+    }
+
+    /// `/global_view`.
+    pub(crate) fn global_view(&self) -> Value {
+        let mut view = views::GlobalView::default();
+        for resident in self.parts.residents.list() {
+            view.add_resident(&resident, self.parts.index.blocks_per_tier(resident.target));
+        }
+        for seat in self.registry.read().all() {
+            if let Some((registration, _)) = seat.registrations().next() {
+                view.add(registration, self.parts.index.blocks_per_tier(seat.target));
+            }
+        }
+        view.json()
+    }
+
+    /// A router's own workers, which are instances of one tenant only.
+    fn residents(&self, tenant: &Arc<str>) -> impl Iterator<Item = Resident> {
+        if &**tenant == DEFAULT_TENANT { self.parts.residents.list() } else { Vec::new() }.into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kv_index::IndexSettings;
+
+    use super::*;
+    use crate::{
+        form::{Encoding, Form},
+        registration::REGISTER,
+    };
+
+    fn registration(kind: &str) -> Registration {
+        let body = json!({
+            "endpoint": "tcp://127.0.0.1:1", "type": kind, "modelname": "m", "instance_id": "i", "block_size": 4, "dp_rank": 0,
+        });
+        let form = Form::read(body.to_string().as_bytes(), Encoding::Json, REGISTER).unwrap();
+        Registration::of(&form, Destinations::Engines).unwrap()
+    }
+
+    #[tokio::test]
+    async fn streams_that_ended_by_themselves_are_started_again() {
+        let indexer = Indexer::new(IndexerParts {
+            index: Arc::new(KvIndex::new(IndexSettings::default())),
+            scheme: HashScheme::default(),
+            clock: Clock::system(),
+            destinations: Destinations::Engines,
+            residents: Residents::none(),
+        });
+        // Their tasks are dropped with the runtime they began in, as a panic would drop them.
+        let another = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        {
+            let _inside = another.enter();
+            indexer.register(registration("vLLM")).unwrap();
+            indexer.register(registration("Mooncake")).unwrap();
+        }
+        let ended = || {
+            let registry = indexer.registry.read();
+            registry.all().flat_map(Seat::registrations).map(|(_, source)| source.ended()).collect::<Vec<_>>()
+        };
+        assert_eq!(ended(), [false, false]);
+        tokio::task::spawn_blocking(move || another.shutdown_timeout(Duration::from_secs(5))).await.unwrap();
+        assert_eq!(ended(), [true, true]);
+        indexer.tend();
+        assert_eq!(ended(), [false, false]);
+    }
+}

@@ -1,0 +1,272 @@
+//! What `/register` says, checked, and the key by which `/unregister` names it.
+
+use std::sync::Arc;
+
+use event_sources::{Endpoint, EventDefaults};
+use kv_blocks::BlockSize;
+use net::Destinations;
+use serde_json::{Value, json};
+
+use crate::{
+    error::{CallError, Kind as Fault},
+    fields::Kind,
+    form::{Field, Form},
+};
+
+/// The tenant of those who name none.
+pub(crate) const DEFAULT_TENANT: &str = "default";
+
+/// What `/register` reads.
+pub(crate) const REGISTER: &[Field] = &[
+    ("endpoint", Kind::Text),
+    ("replay_endpoint", Kind::Text),
+    ("type", Kind::Text),
+    ("modelname", Kind::Text),
+    ("lora_name", Kind::Text),
+    ("tenant_id", Kind::Text),
+    ("instance_id", Kind::Text),
+    ("block_size", Kind::Number),
+    ("dp_rank", Kind::Number),
+    ("additionalsalt", Kind::Text),
+];
+
+/// What `/unregister` reads: other fields are accepted and narrow nothing (contract MC2).
+pub(crate) const UNREGISTER: &[Field] =
+    &[("tenant_id", Kind::Text), ("instance_id", Kind::Text), ("dp_rank", Kind::Number)];
+
+/// Which publisher a registration is of. Ordered by tenant first, so that a tenant's come together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub(crate) tenant: Arc<str>,
+    pub(crate) instance: Arc<str>,
+    pub(crate) rank: u32,
+}
+
+impl Key {
+    pub(crate) fn of(form: &Form) -> Result<Self, CallError> {
+        let rank = form.required_number("dp_rank")?;
+        let rank = u32::try_from(rank).map_err(|_| {
+            CallError::field("dp_rank", format!("dp_rank {rank} is out of range: expected 0 to {}", u32::MAX))
+        })?;
+        Ok(Self {
+            tenant: form.text("tenant_id").unwrap_or(DEFAULT_TENANT).into(),
+            instance: form.required_text("instance_id")?.into(),
+            rank,
+        })
+    }
+
+    /// As replies write it.
+    pub(crate) fn text(&self) -> String {
+        format!("{}|{}|{}", self.instance, self.tenant, self.rank)
+    }
+}
+
+/// Whose events they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Publisher {
+    Vllm,
+    Sglang,
+    /// The master of a store that several engines share.
+    Mooncake,
+}
+
+impl Publisher {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Vllm => "vLLM",
+            Self::Sglang => "SGLang",
+            Self::Mooncake => "Mooncake",
+        }
+    }
+
+    /// Whether it is a store's: then it says nothing of tokens, only of blocks that engines have named.
+    pub(crate) fn is_store(self) -> bool {
+        self == Self::Mooncake
+    }
+
+    fn of(form: &Form) -> Result<Self, CallError> {
+        let text = form.required_text("type")?;
+        for publisher in [Self::Vllm, Self::Sglang, Self::Mooncake] {
+            if text.eq_ignore_ascii_case(publisher.as_str()) {
+                return Ok(publisher);
+            }
+        }
+        Err(CallError::field("type", format!("type {text:?} is not known: expected vLLM, SGLang or Mooncake")))
+    }
+}
+
+/// A publisher to follow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Registration {
+    pub(crate) key: Key,
+    pub(crate) publisher: Publisher,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) replay_endpoint: Option<Endpoint>,
+    pub(crate) model: Arc<str>,
+    pub(crate) lora: Option<Arc<str>>,
+    pub(crate) salt: Option<Arc<str>>,
+    pub(crate) block_size: BlockSize,
+}
+
+impl Registration {
+    /// A registration that leads only to permitted `destinations`.
+    pub(crate) fn of(form: &Form, destinations: Destinations) -> Result<Self, CallError> {
+        let of = |field: &'static str, text: &str| destination(field, text, destinations);
+        Ok(Self {
+            endpoint: of("endpoint", form.required_text("endpoint")?)?,
+            replay_endpoint: form.text("replay_endpoint").map(|text| of("replay_endpoint", text)).transpose()?,
+            publisher: Publisher::of(form)?,
+            model: form.required_text("modelname")?.into(),
+            lora: form.text("lora_name").map(Arc::from),
+            salt: form.text("additionalsalt").map(Arc::from),
+            block_size: block_size(form)?,
+            key: Key::of(form)?,
+        })
+    }
+
+    /// The first field in which another registration of the same publisher says something else.
+    pub(crate) fn difference(&self, other: &Self) -> Option<&'static str> {
+        let fields = [
+            ("endpoint", self.endpoint != other.endpoint),
+            ("replay_endpoint", self.replay_endpoint != other.replay_endpoint),
+            ("type", self.publisher != other.publisher),
+            ("modelname", self.model != other.model),
+            ("lora_name", self.lora != other.lora),
+            ("block_size", self.block_size != other.block_size),
+            ("additionalsalt", self.salt != other.salt),
+        ];
+        fields.into_iter().find(|(_, differs)| *differs).map(|(field, _)| field)
+    }
+
+    /// What stands in where its events say nothing. Source: contract MC11.
+    pub(crate) fn defaults(&self) -> EventDefaults {
+        EventDefaults { lora: self.lora.clone(), salt: self.salt.clone(), block_size: Some(self.block_size) }
+    }
+
+    /// As it was registered, with what was left out filled in.
+    pub(crate) fn json(&self) -> Value {
+        json!({
+            "endpoint": self.endpoint.to_string(),
+            "replay_endpoint": self.replay_endpoint.as_ref().map(Endpoint::to_string),
+            "type": self.publisher.as_str(),
+            "modelname": self.model,
+            "lora_name": self.lora.as_deref().unwrap_or_default(),
+            "tenant_id": self.key.tenant,
+            "instance_id": self.key.instance,
+            "block_size": self.block_size.tokens(),
+            "dp_rank": self.key.rank,
+            "additionalsalt": self.salt.as_deref().unwrap_or_default(),
+        })
+    }
+}
+
+/// Tokens in a block.
+pub(crate) fn block_size(form: &Form) -> Result<BlockSize, CallError> {
+    BlockSize::new(form.required_number("block_size")?)
+        .map_err(|error| CallError::field("block_size", error.to_string()))
+}
+
+fn destination(field: &'static str, text: &str, destinations: Destinations) -> Result<Endpoint, CallError> {
+    let bad = |error: &dyn std::fmt::Display| CallError::field(field, format!("{field}: {error}"));
+    let endpoint: Endpoint = text.parse().map_err(|error| bad(&error))?;
+    let address = endpoint.to_address().map_err(|error| bad(&error))?;
+    destinations
+        .check_host(&address)
+        .map_err(|error| CallError::new(Fault::Forbidden, format!("{field}: {error}")).at(field))?;
+    Ok(endpoint)
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+    use crate::form::Encoding;
+
+    fn sample() -> Value {
+        json!({"endpoint": "tcp://1.1.1.1:5557", "type": "vLLM", "modelname": "m", "instance_id": "i", "block_size": 16, "dp_rank": 0})
+    }
+
+    fn with(field: &str, value: Value) -> Result<Registration, CallError> {
+        let mut body = sample();
+        body[field] = value;
+        read(&body)
+    }
+
+    fn read(body: &Value) -> Result<Registration, CallError> {
+        let form = Form::read(body.to_string().as_bytes(), Encoding::Json, REGISTER)?;
+        Registration::of(&form, Destinations::Engines)
+    }
+
+    #[test]
+    #[contract("MC1")]
+    fn optional_fields_have_their_defaults() {
+        let shown = read(&sample()).unwrap().json();
+        assert_eq!((&shown["tenant_id"], &shown["lora_name"]), (&json!("default"), &json!("")));
+        assert_eq!((&shown["additionalsalt"], &shown["replay_endpoint"]), (&json!(""), &Value::Null));
+        let empty = with("tenant_id", json!("")).unwrap();
+        assert_eq!(empty, with("tenant_id", Value::Null).unwrap());
+    }
+
+    #[test]
+    #[contract("MC1")]
+    fn a_type_is_known_in_any_case() {
+        for (text, known) in [
+            ("vllm", Publisher::Vllm),
+            ("VLLM", Publisher::Vllm),
+            ("sglang", Publisher::Sglang),
+            ("MOONCAKE", Publisher::Mooncake),
+        ] {
+            assert_eq!(with("type", json!(text)).unwrap().publisher, known);
+        }
+    }
+
+    #[test]
+    #[contract("MC1")]
+    fn a_missing_or_bad_field_is_named() {
+        for field in ["endpoint", "type", "modelname", "instance_id", "block_size", "dp_rank"] {
+            assert_eq!(with(field, Value::Null).unwrap_err().field, Some(field));
+        }
+        for (field, value) in [
+            ("block_size", json!(0)),
+            ("block_size", json!(-1)),
+            ("block_size", json!(65_537)),
+            ("block_size", json!(1_u64 << 32)),
+            ("block_size", json!("16")),
+            ("dp_rank", json!(-1)),
+            ("dp_rank", json!(1_u64 << 32)),
+            ("endpoint", json!("http://1.1.1.1:1")),
+            ("endpoint", json!("tcp://*:5557")),
+            ("endpoint", json!("tcp://1.1.1.1:0")),
+            ("endpoint", json!("")),
+            ("replay_endpoint", json!("inproc://x")),
+            ("type", json!("Triton")),
+            ("instance_id", json!("")),
+            ("instance_id", json!(7)),
+            ("modelname", json!(["m"])),
+        ] {
+            let error = with(field, value.clone()).unwrap_err();
+            assert_eq!((error.kind, error.field), (Fault::Body, Some(field)), "{field} {value}: {error:?}");
+        }
+    }
+
+    #[test]
+    #[contract("S37", "S39")]
+    fn a_metadata_service_is_no_publisher() {
+        for field in ["endpoint", "replay_endpoint"] {
+            let error = with(field, json!("tcp://169.254.169.254:80")).unwrap_err();
+            assert_eq!((error.kind, error.field), (Fault::Forbidden, Some(field)));
+        }
+        assert!(with("endpoint", json!("ipc:///run/kv.sock")).is_ok());
+    }
+
+    #[test]
+    fn the_first_difference_is_named() {
+        let one = read(&sample()).unwrap();
+        assert_eq!(one.difference(&one), None);
+        for (field, value) in [("modelname", json!("other")), ("lora_name", json!("l")), ("additionalsalt", json!("s"))]
+        {
+            assert_eq!(one.difference(&with(field, value).unwrap()), Some(field));
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The HTTP face: which path is which call.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Request, State},
+    http::{HeaderMap, Method, StatusCode, Uri, header},
+    response::Response,
+    routing::{MethodRouter, get, post},
+};
+use serde_json::Value;
+
+use crate::{
+    Indexer,
+    body::Received,
+    error::{CallError, Kind},
+    form::{Encoding, Field, Form},
+    question::{QUERY, QUERY_BY_HASH, Question},
+    registration::{Key, REGISTER, Registration, UNREGISTER},
+    reply::{of_body, reply, wanted},
+};
+
+/// Bodies of more bytes are read on a thread of their own: the tasks beside them are not to wait for that.
+const LONG: usize = 64 << 10;
+
+/// The Conductor's routes, to be mounted beside others. Who may call them is the listener's to say.
+pub fn routes(indexer: Arc<Indexer>) -> Router {
+    Router::new()
+        .route("/register", posted(post(register)))
+        .route("/unregister", posted(post(unregister)))
+        .route("/query", posted(post(query)))
+        .route("/query_by_hash", posted(post(query_by_hash)))
+        .route("/services", got(get(services)))
+        .route("/global_view", got(get(global_view)))
+        .with_state(indexer)
+}
+
+/// The refusal of a call by the listener, in the form of these routes; `None` if it is none of theirs.
+pub fn refusal(uri: &Uri, headers: &HeaderMap, status: StatusCode, message: &str) -> Option<Response> {
+    const CALLS: [&str; 6] = ["/register", "/unregister", "/query", "/query_by_hash", "/services", "/global_view"];
+    if !CALLS.contains(&uri.path()) {
+        return None;
+    }
+    let kind = if status == StatusCode::UNAUTHORIZED { Kind::Stranger } else { Kind::Forbidden };
+    Some(reply(Err(CallError::new(kind, message)), wanted(headers)))
+}
+
+/// The same routes for a listener that has no others.
+pub fn stand_alone(indexer: Arc<Indexer>) -> Router {
+    routes(indexer).fallback(unknown_route)
+}
+
+fn posted(route: MethodRouter<Arc<Indexer>>) -> MethodRouter<Arc<Indexer>> {
+    route.fallback(|method: Method, uri: Uri, headers: HeaderMap| async move {
+        other_method(&method, &uri, "POST", &headers)
+    })
+}
+
+fn got(route: MethodRouter<Arc<Indexer>>) -> MethodRouter<Arc<Indexer>> {
+    route.fallback(|method: Method, uri: Uri, headers: HeaderMap| async move {
+        other_method(&method, &uri, "GET", &headers)
+    })
+}
+
+async fn register(State(indexer): State<Arc<Indexer>>, request: Request) -> Response {
+    call(indexer, request, REGISTER, |indexer, form| indexer.register(Registration::of(&form, indexer.destinations())?))
+        .await
+}
+
+async fn query(State(indexer): State<Arc<Indexer>>, request: Request) -> Response {
+    call(indexer, request, QUERY, |indexer, form| Ok(indexer.answer(&Question::by_tokens(&form, indexer.scheme())?)))
+        .await
+}
+
+async fn query_by_hash(State(indexer): State<Arc<Indexer>>, request: Request) -> Response {
+    call(indexer, request, QUERY_BY_HASH, |indexer, form| Ok(indexer.answer(&Question::by_hashes(&form)?))).await
+}
+
+async fn unregister(State(indexer): State<Arc<Indexer>>, request: Request) -> Response {
+    let (head, body) = request.into_parts();
+    let key = match received(&indexer, &head.headers, body).await {
+        Ok(received) => Form::read(&received.bytes, of_body(&head.headers), UNREGISTER).and_then(|form| Key::of(&form)),
+        Err(error) => Err(error),
+    };
+    let result = match key {
+        Ok(key) => indexer.unregister(key).await,
+        Err(error) => Err(error),
+    };
+    reply(result, wanted(&head.headers))
+}
+
+async fn services(State(indexer): State<Arc<Indexer>>, headers: HeaderMap) -> Response {
+    reply(Ok(indexer.services()), wanted(&headers))
+}
+
+async fn global_view(State(indexer): State<Arc<Indexer>>, headers: HeaderMap) -> Response {
+    reply(Ok(indexer.global_view()), wanted(&headers))
+}
+
+/// Reads the `fields` of a body and does with them what the call does.
+async fn call(
+    indexer: Arc<Indexer>,
+    request: Request,
+    fields: &'static [Field],
+    act: fn(&Indexer, Form) -> Result<Value, CallError>,
+) -> Response {
+    let (head, body) = request.into_parts();
+    let encoding = of_body(&head.headers);
+    let result = match received(&indexer, &head.headers, body).await {
+        Ok(received) => acted(indexer, received, encoding, fields, act).await,
+        Err(error) => Err(error),
+    };
+    reply(result, wanted(&head.headers))
+}
+
+async fn acted(
+    indexer: Arc<Indexer>,
+    received: Received,
+    encoding: Encoding,
+    fields: &'static [Field],
+    act: fn(&Indexer, Form) -> Result<Value, CallError>,
+) -> Result<Value, CallError> {
+    let long = received.bytes.len() > LONG;
+    let work = move || Form::read(&received.bytes, encoding, fields).and_then(|form| act(&indexer, form));
+    if !long {
+        return work();
+    }
+    let ended = |_| CallError::new(Kind::Full, "the call was broken off: ask again");
+    tokio::task::spawn_blocking(work).await.map_err(ended)?
+}
+
+async fn received(indexer: &Indexer, headers: &HeaderMap, body: Body) -> Result<Received, CallError> {
+    not_from_another_page(headers)?;
+    indexer.bodies.read(body).await
+}
+
+/// A page in a browser can post to a listener of its own machine without seeing the answer. Browsers say where such a
+/// request comes from; programs that are meant to call do not.
+fn not_from_another_page(headers: &HeaderMap) -> Result<(), CallError> {
+    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
+    let host = headers.get(header::HOST).map(|host| host.as_bytes());
+    let from = origin.as_bytes().split(|byte| *byte == b'/').next_back();
+    if host.is_some() && from == host {
+        return Ok(());
+    }
+    Err(CallError::new(Kind::Forbidden, "the call comes from a page of another site: call without an Origin header"))
+}
+
+fn other_method(method: &Method, uri: &Uri, answers: &str, headers: &HeaderMap) -> Response {
+    let message = format!("{} does not answer {method}: use {answers}", path(uri));
+    reply(Err(CallError::new(Kind::Method, message)), wanted(headers))
+}
+
+async fn unknown_route(uri: Uri, headers: HeaderMap) -> Response {
+    let message = format!(
+        "no route {}: there are POST /register, /unregister, /query, /query_by_hash and GET /services, /global_view",
+        path(&uri)
+    );
+    reply(Err(CallError::new(Kind::Unknown, message)), wanted(&headers))
+}
+
+fn path(uri: &Uri) -> String {
+    uri.path().chars().filter(|c| !c.is_control()).take(100).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn a_page_of_another_site_cannot_call() {
+        let from = |origin: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, HeaderValue::from_static("127.0.0.1:13333"));
+            headers.insert(header::ORIGIN, HeaderValue::from_static(origin));
+            not_from_another_page(&headers)
+        };
+        assert!(from("http://127.0.0.1:13333").is_ok());
+        for other in ["http://evil.test", "null", "", "http://127.0.0.1:80"] {
+            assert_eq!(from(other).unwrap_err().kind, Kind::Forbidden, "{other}");
+        }
+        assert!(not_from_another_page(&HeaderMap::new()).is_ok());
+    }
+}

@@ -1,0 +1,88 @@
+//! The same calls in msgpack, as some clients speak nothing else.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod desk;
+
+use contract_id::contract;
+use desk::{Answer, Desk, Publisher, Sequence, on_gpu};
+use rmp::encode;
+use serde_json::{Value, json};
+
+enum Part<'a> {
+    Text(&'a str),
+    Number(u64),
+    List(&'a [u64]),
+    Bytes(&'a [u8]),
+}
+
+fn map(fields: &[(&str, Part<'_>)]) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode::write_map_len(&mut out, u32::try_from(fields.len()).unwrap()).unwrap();
+    for (name, part) in fields {
+        encode::write_str(&mut out, name).unwrap();
+        match part {
+            Part::Text(text) => encode::write_str(&mut out, text).unwrap(),
+            Part::Number(number) => drop(encode::write_uint(&mut out, *number).unwrap()),
+            Part::Bytes(bytes) => encode::write_bin(&mut out, bytes).unwrap(),
+            Part::List(list) => {
+                encode::write_array_len(&mut out, u32::try_from(list.len()).unwrap()).unwrap();
+                for number in *list {
+                    encode::write_uint(&mut out, *number).unwrap();
+                }
+            }
+        }
+    }
+    out
+}
+
+async fn call(desk: &Desk, path: &str, accept: &str, body: Vec<u8>) -> Answer {
+    desk.post_bytes(path, &[("content-type", "application/msgpack"), ("accept", accept)], body).await
+}
+
+#[tokio::test]
+#[contract("MC1", "MC3", "MC5")]
+async fn a_publisher_is_registered_and_asked_about_in_msgpack() {
+    let desk = Desk::open();
+    let one = Publisher::bind().await;
+    let registration = map(&[
+        ("endpoint", Part::Text(&one.endpoint)),
+        ("type", Part::Text("vLLM")),
+        ("modelname", Part::Text("m")),
+        ("instance_id", Part::Text("i")),
+        ("block_size", Part::Number(4)),
+        ("dp_rank", Part::Number(0)),
+    ]);
+    assert_eq!(call(&desk, "/register", "application/json", registration).await.status, 200);
+    one.until_followed_by(1).await;
+    one.store(&Sequence { tokens: &[300_000; 8], ..Sequence::default() });
+    desk.until("/query", &desk::query(&[300_000; 8], &json!({})), &json!({"default": {"i": on_gpu(8)}})).await;
+
+    let chain = kv_blocks::HashScheme::default().chain(None, &[300_000; 8], kv_blocks::BlockSize::new(4).unwrap());
+    let hashes: Vec<u64> = chain.iter().map(|hash| hash.0).collect();
+    let packed: Vec<u8> = [300_000_u32; 8].iter().flat_map(|token| token.to_le_bytes()).collect();
+    let question = |field, part| map(&[("model", Part::Text("m")), ("block_size", Part::Number(4)), (field, part)]);
+    for (path, body) in [
+        ("/query", question("token_ids", Part::List(&[300_000; 8]))),
+        ("/query", question("token_ids", Part::Bytes(&packed))),
+        ("/query_by_hash", question("seq_hashes", Part::List(&hashes))),
+    ] {
+        let shown = call(&desk, path, "application/json", body.clone()).await;
+        assert_eq!((shown.json(), shown.kind.as_str()), (json!({"default": {"i": on_gpu(8)}}), "application/json"));
+        let answer = call(&desk, path, "*/*", body).await;
+        assert_eq!((answer.status, answer.kind.as_str()), (200, "application/msgpack"));
+        // {"default": {"i": {"longest_matched": 8, ...
+        let begins = [b"\x81\xa7default\x81\xa1i\x85\xaflongest_matched\x08".as_slice(), b"\xa3GPU\x08"].concat();
+        assert!(answer.bytes.starts_with(&begins), "{:x?}", answer.bytes);
+    }
+}
+
+#[tokio::test]
+async fn an_error_is_in_msgpack_too() {
+    let desk = Desk::open();
+    let answer = call(&desk, "/unregister", "*/*", map(&[("instance_id", Part::Text("i"))])).await;
+    assert_eq!((answer.status, answer.kind.as_str()), (400, "application/msgpack"));
+    assert!(answer.bytes.ends_with(b"\xa5field\xa7dp_rank"), "{:x?}", answer.bytes);
+    let shown = call(&desk, "/unregister", "application/json", map(&[("dp_rank", Part::Number(0))])).await;
+    assert_eq!(shown.error(), (400, Value::from("instance_id")));
+}

@@ -1,0 +1,148 @@
+//! From bytes to events.
+
+use std::{borrow::Cow, fmt};
+
+use serde::{
+    Deserializer as _,
+    de::{MapAccess, Visitor},
+};
+use serde_json::value::RawValue;
+
+use super::{event::StandardEvent, field::Fields, read, value::Packed};
+use crate::{
+    BatchError, EventError,
+    errors::cut,
+    json,
+    wire::{Broken, Head, Reader},
+};
+
+/// Events in one payload at most: publishers send some dozens. A decoded event takes more memory than its shortest bytes
+/// do, so the number must not be the sender's choice.
+pub const MAX_EVENTS: usize = 1 << 16;
+
+type Events = Vec<Result<StandardEvent, EventError>>;
+
+/// Reads one event as a JSON object, or several as an array; one that is wrong in itself does not cost its neighbours.
+///
+/// Hashes may be decimal text, for senders whose numbers end at 2^53. Further fields are skipped.
+pub fn decode_json(payload: &[u8]) -> Result<Events, BatchError> {
+    let unusable = |reason: String| BatchError { bytes: payload.len(), reason: cut(reason) };
+    let no_json = |error: serde_json::Error| unusable(error.to_string());
+    if !payload.trim_ascii_start().starts_with(b"[") {
+        let event: &RawValue = serde_json::from_slice(payload).map_err(no_json)?;
+        return if event.get().starts_with('{') {
+            Ok(vec![object(event)])
+        } else {
+            Err(unusable("it is neither an event object nor an array of them".into()))
+        };
+    }
+    let mut events = Vec::new();
+    json::each(payload, |event| {
+        if events.len() == MAX_EVENTS {
+            return Err(too_many());
+        }
+        events.push(object(event));
+        Ok(())
+    })
+    .map_err(no_json)?
+    .map_err(unusable)?;
+    Ok(events)
+}
+
+fn too_many() -> String {
+    format!("it has more than {MAX_EVENTS} events: send them in several")
+}
+
+fn object(event: &RawValue) -> Result<StandardEvent, EventError> {
+    struct Pairs;
+    impl<'de> Visitor<'de> for Pairs {
+        type Value = Fields<&'de RawValue>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an event object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut fields = Fields::new();
+            while let Some((name, value)) = map.next_entry::<Cow<'de, str>, &RawValue>()? {
+                fields.put(name.as_bytes(), value);
+            }
+            Ok(fields)
+        }
+    }
+    let fields = serde_json::Deserializer::from_str(event.get()).deserialize_map(Pairs);
+    read::event(&fields.map_err(|error| EventError::new(error.to_string()))?)
+}
+
+/// Reads a batch in msgpack: `[timestamp, events]` with or without a rank behind (which says nothing here: every event has
+/// its own), a map with `events`, an array of events, or a single event.
+pub fn decode_msgpack(payload: &[u8]) -> Result<Events, BatchError> {
+    batch(payload).map_err(|reason| BatchError { bytes: payload.len(), reason: cut(reason) })
+}
+
+impl From<Broken> for String {
+    fn from(Broken(reason): Broken) -> Self {
+        reason.into()
+    }
+}
+
+fn batch(payload: &[u8]) -> Result<Events, String> {
+    let mut reader = Reader::new(payload);
+    let whole = reader.value()?;
+    if !reader.is_at_end() {
+        return Err("bytes follow the batch".into());
+    }
+    let mut reader = Reader::new(whole);
+    match reader.head()? {
+        Head::Map(_) => match fields(whole)? {
+            (_, Some(events)) => list(events),
+            (fields, None) => Ok(vec![read::event(&fields)]),
+        },
+        Head::Array(0) => Ok(Vec::new()),
+        Head::Array(len) => {
+            let first = reader.value()?;
+            if matches!(Reader::new(first).head()?, Head::Map(_)) {
+                return list(whole);
+            }
+            if len < 2 {
+                return Err("it has no events: expected a timestamp and an array of events".into());
+            }
+            list(reader.value()?)
+        }
+        _ => Err("it is no batch: expected a timestamp and an array of events".into()),
+    }
+}
+
+fn list(events: &[u8]) -> Result<Events, String> {
+    let mut reader = Reader::new(events);
+    let Head::Array(len) = reader.head()? else { return Err("its events are no array".into()) };
+    if len > MAX_EVENTS {
+        return Err(too_many());
+    }
+    // Grows as events are really there: the length is only what the sender says.
+    let mut events = Vec::with_capacity(len.min(64));
+    for _ in 0..len {
+        let event = reader.value()?;
+        events.push(match Reader::new(event).head()? {
+            Head::Map(_) => read::event(&fields(event)?.0),
+            _ => Err(EventError::new("it is no map: expected the fields of an event by their names")),
+        });
+    }
+    Ok(events)
+}
+
+/// The fields of a map, and what it has under `events`.
+fn fields(map: &[u8]) -> Result<(Fields<Packed<'_>>, Option<&[u8]>), Broken> {
+    let mut reader = Reader::new(map);
+    let Head::Map(pairs) = reader.head()? else { return Err(Broken("it is no map")) };
+    let (mut fields, mut events) = (Fields::new(), None);
+    for _ in 0..pairs {
+        let (key, value) = (reader.value()?, reader.value()?);
+        let Head::Text(name) = Reader::new(key).head()? else { continue };
+        if name == b"events" {
+            events = Some(value);
+        }
+        fields.put(name, Packed(value));
+    }
+    Ok((fields, events))
+}

@@ -1,0 +1,40 @@
+//! Events of the standard contract (RFC 1527): envelopes that say of which model, salt and medium they speak, with blocks
+//! named by their plain rolling hashes. In JSON and msgpack; what the Mooncake store's master publishes is read too.
+//!
+//! [`decode_json`] and [`decode_msgpack`] turn bytes into [`StandardEvent`]s, [`Streams`] puts them in order,
+//! [`to_hashed`] and [`to_named`] say what one means for an index. Nothing here knows which target an event's
+//! `backend_id` is, nor what a registration fills in where an envelope says nothing ([`StreamKey::or`] does that).
+//!
+//! **Invariant**: an event never comes out of [`Streams`] before the one in front of it, unless a
+//! [`Hole`](Ordered::Hole) was reported.
+//!
+//! ```
+//! use kv_blocks::HashScheme;
+//! use kv_events::standard::{HashedUpdate, decode_json, to_hashed};
+//!
+//! let event = br#"{"event_id": 7, "event_type": "stored", "model_name": "qwen", "block_size": 16,
+//!     "medium": "cpu", "seq_hashes": ["16863443419780771464"], "base_block_idx": 0}"#;
+//! let event = decode_json(event)?.remove(0)?;
+//! let update = to_hashed(&event, HashScheme::default())?;
+//! assert!(matches!(update, HashedUpdate::Stored { parent: None, ref hashes, .. } if hashes.len() == 1));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod decode;
+mod encode;
+mod event;
+mod field;
+mod hashed;
+mod named;
+mod read;
+mod refused;
+mod streams;
+mod value;
+
+pub use decode::{MAX_EVENTS, decode_json, decode_msgpack};
+pub use encode::{encode_json, encode_msgpack};
+pub use event::{StandardChange, StandardEvent, StreamKey};
+pub use hashed::{HashedUpdate, to_hashed};
+pub use named::to_named;
+pub use refused::Refused;
+pub use streams::{Ordered, StreamCounts, Streams, StreamsSettings};

@@ -1,0 +1,212 @@
+//! From the values of an event to the event, field by field.
+
+use std::sync::Arc;
+
+use kv_blocks::BlockSize;
+
+use super::{
+    event::{StandardChange, StandardEvent, StreamKey},
+    field::{Field, Fields},
+    value::{Scalar, Value},
+};
+use crate::EventError;
+
+/// Bytes of a name at most: stream dimensions are remembered for as long as the stream is.
+const MAX_NAME: usize = 1_024;
+
+/// Bytes of an object key at most; it is not remembered.
+const MAX_OBJECT_KEY: usize = 4_096;
+
+pub(super) fn event<V: Value>(fields: &Fields<V>) -> Result<StandardEvent, EventError> {
+    if let Some(field) = fields.twice() {
+        return Err(EventError::new(format!("{} occurs twice: expected it once", field.name())));
+    }
+    let fields = Given(fields);
+    let object_key = fields.text(Field::ObjectKey, MAX_OBJECT_KEY)?;
+    Ok(StandardEvent {
+        event_id: fields.number(Field::EventId, u64::MAX)?.ok_or_else(|| missing(Field::EventId, "its number"))?,
+        timestamp_ms: fields.timestamp(),
+        stream: StreamKey {
+            model: fields.text(Field::ModelName, MAX_NAME)?,
+            block_size: fields.block_size()?,
+            salt: fields.text(Field::AdditionalSalt, MAX_NAME)?,
+            lora: fields.text(Field::LoraName, MAX_NAME)?,
+            tenant: fields.text(Field::TenantId, MAX_NAME)?,
+            backend_id: fields.text(Field::BackendId, MAX_NAME)?,
+            medium: fields.text(Field::Medium, MAX_NAME)?,
+            dp_rank: fields.short(Field::DpRank)?,
+        },
+        change: fields.change(object_key.is_some())?,
+        object_key,
+    })
+}
+
+fn missing(field: Field, expected: &str) -> EventError {
+    EventError::new(format!("{} is missing: expected {expected}", field.name()))
+}
+
+fn wrong<V: Value>(field: Field, value: V, expected: &str) -> EventError {
+    EventError::new(format!("{} is {}: expected {expected}", field.name(), value.show()))
+}
+
+/// Which integers a hash may be.
+#[derive(Clone, Copy)]
+enum Sign {
+    Unsigned,
+    /// Negative ones stand for those from 2^63 on.
+    Folded,
+}
+
+struct Given<'f, V>(&'f Fields<V>);
+
+impl<V: Value> Given<'_, V> {
+    /// The value of a field; null counts as absent.
+    fn get(&self, field: Field) -> Option<V> {
+        self.0.get(field).filter(|value| value.scalar() != Scalar::Nil)
+    }
+
+    fn number(&self, field: Field, most: u64) -> Result<Option<u64>, EventError> {
+        let Some(value) = self.get(field) else { return Ok(None) };
+        match value.scalar() {
+            Scalar::Number(number) => match u64::try_from(number) {
+                Ok(number) if number <= most => Ok(Some(number)),
+                _ => Err(wrong(field, value, &format!("0 to {most}"))),
+            },
+            _ => Err(wrong(field, value, "a whole number")),
+        }
+    }
+
+    fn short(&self, field: Field) -> Result<Option<u32>, EventError> {
+        let number = self.number(field, u32::MAX.into())?;
+        Ok(number.and_then(|number| u32::try_from(number).ok()))
+    }
+
+    fn block_size(&self) -> Result<Option<u32>, EventError> {
+        let Some(tokens) = self.number(Field::BlockSize, u64::MAX)? else { return Ok(None) };
+        BlockSize::new(tokens).map(|size| Some(size.tokens())).map_err(|error| EventError::new(error.to_string()))
+    }
+
+    /// Informational: one that is of no use costs nothing.
+    fn timestamp(&self) -> Option<i64> {
+        match self.get(Field::Timestamp)?.scalar() {
+            Scalar::Number(number) => i64::try_from(number).ok(),
+            _ => None,
+        }
+    }
+
+    fn text(&self, field: Field, most: usize) -> Result<Option<Arc<str>>, EventError> {
+        let Some(value) = self.get(field) else { return Ok(None) };
+        let text = value.text().ok_or_else(|| wrong(field, value, "a text or null"))?;
+        if text.len() > most {
+            let reason = format!("{} has {} bytes: expected at most {most}", field.name(), text.len());
+            return Err(EventError::new(reason));
+        }
+        Ok(Some(text).filter(|text| !text.is_empty()))
+    }
+
+    fn change(&self, has_key: bool) -> Result<StandardChange, EventError> {
+        let (field, value) = match (self.get(Field::EventType), self.get(Field::Type)) {
+            (Some(value), _) => (Field::EventType, value),
+            (None, Some(value)) => (Field::Type, value),
+            (None, None) => return Err(missing(Field::EventType, "stored, removed or cleared")),
+        };
+        match (field, value.text().as_deref()) {
+            (Field::EventType, Some("stored")) | (Field::Type, Some("BlockStored")) => self.stored(has_key),
+            (Field::EventType, Some("removed")) | (Field::Type, Some("BlockRemoved")) => Ok(StandardChange::Removed {
+                seq_hashes: self.seq_hashes(has_key)?,
+                base_block_idx: self.number(Field::BaseBlockIdx, u64::MAX)?,
+            }),
+            (Field::EventType, Some("cleared")) | (Field::Type, Some("AllBlocksCleared")) => {
+                Ok(StandardChange::Cleared)
+            }
+            (Field::Type, _) => Err(wrong(field, value, "BlockStored, BlockRemoved or AllBlocksCleared")),
+            _ => Err(wrong(field, value, "stored, removed or cleared")),
+        }
+    }
+
+    fn stored(&self, has_key: bool) -> Result<StandardChange, EventError> {
+        let seq_hashes = self.seq_hashes(has_key)?;
+        let base_block_idx = self.number(Field::BaseBlockIdx, u64::MAX)?;
+        let parent_hash = self.parent()?;
+        match (base_block_idx, parent_hash) {
+            (None, None) => {
+                let reason =
+                    "base_block_idx and parent_hash are both missing: expected at least one, 0 at the beginning";
+                return Err(EventError::new(reason));
+            }
+            (Some(0), Some(parent)) if parent != 0 => {
+                let reason =
+                    format!("base_block_idx is 0 although parent_hash is {parent}: expected null at the beginning");
+                return Err(EventError::new(reason));
+            }
+            _ => {}
+        }
+        Ok(StandardChange::Stored {
+            seq_hashes,
+            base_block_idx,
+            // Where nothing is in front, a parent of 0 says just that.
+            parent_hash: parent_hash.filter(|_| base_block_idx != Some(0)),
+            token_ids: self.tokens()?,
+        })
+    }
+
+    fn seq_hashes(&self, has_key: bool) -> Result<Vec<u64>, EventError> {
+        let (field, sign) = match self.get(Field::SeqHashes) {
+            Some(_) => (Field::SeqHashes, Sign::Unsigned),
+            None => (Field::BlockHashes, Sign::Folded),
+        };
+        let Some(value) = self.get(field) else { return Err(missing(Field::SeqHashes, "the hashes of the blocks")) };
+        let hashes = match value.numbers() {
+            Some(hashes) => hashes,
+            None => {
+                let mut hashes = Vec::new();
+                let all = value.each(|hash| {
+                    hashes.push(number_of_hash(field, hash, sign)?);
+                    Ok(())
+                });
+                all.ok_or_else(|| wrong(field, value, "an array of hashes"))??;
+                hashes
+            }
+        };
+        if hashes.is_empty() && !has_key {
+            return Err(EventError::new("seq_hashes is empty: expected at least one hash, or an object_key"));
+        }
+        Ok(hashes)
+    }
+
+    fn parent(&self) -> Result<Option<u64>, EventError> {
+        let sent = |field, sign| self.get(field).map(|value| number_of_hash(field, value, sign)).transpose();
+        Ok(sent(Field::ParentHash, Sign::Unsigned)?.or(sent(Field::ParentBlockHash, Sign::Folded)?))
+    }
+
+    fn tokens(&self) -> Result<Option<Vec<u32>>, EventError> {
+        let field = Field::TokenIds;
+        let Some(value) = self.get(field) else { return Ok(None) };
+        if let Some(tokens) = value.numbers() {
+            return Ok(Some(tokens).filter(|tokens: &Vec<u32>| !tokens.is_empty()));
+        }
+        let mut tokens = Vec::new();
+        let all = value.each(|token| {
+            let number = match token.scalar() {
+                Scalar::Number(number) => u32::try_from(number).ok(),
+                _ => None,
+            };
+            tokens.push(number.ok_or_else(|| wrong(field, token, "token ids, 0 to 4294967295"))?);
+            Ok(())
+        });
+        all.ok_or_else(|| wrong(field, value, "an array of token ids or null"))??;
+        Ok(Some(tokens).filter(|tokens| !tokens.is_empty()))
+    }
+}
+
+fn number_of_hash<V: Value>(field: Field, value: V, sign: Sign) -> Result<u64, EventError> {
+    let number = match (value.scalar(), sign) {
+        (Scalar::Digits(number), _) => Some(number),
+        (Scalar::Number(number), Sign::Unsigned) => u64::try_from(number).ok(),
+        (Scalar::Number(number), Sign::Folded) => {
+            u64::try_from(number).ok().or_else(|| i64::try_from(number).ok().map(i64::cast_unsigned))
+        }
+        _ => None,
+    };
+    number.ok_or_else(|| wrong(field, value, "64-bit hashes as whole numbers or decimal text"))
+}

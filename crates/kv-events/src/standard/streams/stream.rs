@@ -1,0 +1,140 @@
+//! One stream: the next number, and what waits behind a gap.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use kv_blocks::Moment;
+
+use super::{
+    Ordered, StreamCounts,
+    seen::{Low, Seen},
+};
+use crate::standard::event::{StandardChange, StandardEvent};
+
+#[derive(Debug)]
+pub(super) struct Stream {
+    /// The number that comes next.
+    next: u64,
+    /// Events behind a gap; none has a number below `next`. `max_waiting_events` is the bound.
+    waiting: BTreeMap<u64, StandardEvent>,
+    waiting_bytes: usize,
+    /// Since when the first of them waits.
+    since: Moment,
+    seen: Seen,
+    /// Whether an event of it was refused before.
+    pub(super) was_refused: bool,
+    /// When it was last used.
+    pub(super) used: u64,
+}
+
+/// What an event is that just came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    Next,
+    Early,
+    Repeated,
+    Late,
+    Reborn,
+}
+
+impl Stream {
+    pub(super) fn new(first: u64, used: u64) -> Self {
+        Self {
+            next: first,
+            waiting: BTreeMap::new(),
+            waiting_bytes: 0,
+            since: Moment::START,
+            seen: Seen::default(),
+            was_refused: false,
+            used,
+        }
+    }
+
+    /// Another life of its publisher.
+    pub(super) fn begin_again(&mut self, first: u64) {
+        *self = Self { was_refused: self.was_refused, ..Self::new(first, self.used) };
+    }
+
+    pub(super) fn waiting_events(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(super) fn waiting_bytes(&self) -> usize {
+        self.waiting_bytes
+    }
+
+    pub(super) fn is_overdue(&self, now: Moment, max_wait: Duration) -> bool {
+        !self.waiting.is_empty() && now.since(self.since) >= max_wait
+    }
+
+    pub(super) fn arrival(&mut self, event: &StandardEvent) -> Arrival {
+        if event.event_id == self.next {
+            Arrival::Next
+        } else if self.waiting.contains_key(&event.event_id) {
+            Arrival::Repeated
+        } else if event.event_id > self.next {
+            Arrival::Early
+        } else {
+            match self.seen.low(event) {
+                Low::Repeated => Arrival::Repeated,
+                Low::Late => Arrival::Late,
+                Low::Reborn => Arrival::Reborn,
+            }
+        }
+    }
+
+    /// Gives out the next event, and those that waited for it.
+    pub(super) fn deliver(
+        &mut self,
+        now: Moment,
+        event: StandardEvent,
+        counts: &mut StreamCounts,
+        out: &mut Vec<Ordered>,
+    ) {
+        self.give_out(event, counts, out);
+        while let Some(event) = self.waiting.remove(&self.next) {
+            self.waiting_bytes -= weight(&event);
+            self.give_out(event, counts, out);
+        }
+        self.since = now;
+    }
+
+    fn give_out(&mut self, mut event: StandardEvent, counts: &mut StreamCounts, out: &mut Vec<Ordered>) {
+        self.next = event.event_id.saturating_add(1);
+        counts.delivered += 1;
+        self.seen.note(&mut event);
+        out.push(Ordered::Event(Box::new(event)));
+    }
+
+    pub(super) fn wait(&mut self, now: Moment, event: StandardEvent, counts: &mut StreamCounts) {
+        if self.waiting.is_empty() {
+            self.since = now;
+        }
+        counts.early += 1;
+        self.waiting_bytes += weight(&event);
+        self.waiting.insert(event.event_id, event);
+    }
+
+    /// What is missing in front of the first event that waits is lost.
+    pub(super) fn give_up(&mut self, now: Moment, counts: &mut StreamCounts, out: &mut Vec<Ordered>) {
+        let Some((id, event)) = self.waiting.pop_first() else { return };
+        self.waiting_bytes -= weight(&event);
+        counts.holes += 1;
+        counts.lost = counts.lost.saturating_add(id - self.next);
+        out.push(Ordered::Hole(event.stream.clone()));
+        self.deliver(now, event, counts, out);
+    }
+}
+
+/// Bytes an event takes while it waits, about.
+fn weight(event: &StandardEvent) -> usize {
+    let texts = [&event.stream.model, &event.stream.salt, &event.stream.lora, &event.stream.tenant];
+    let texts = texts.into_iter().chain([&event.stream.backend_id, &event.stream.medium, &event.object_key]);
+    let blocks = match &event.change {
+        StandardChange::Stored { seq_hashes, token_ids, .. } => {
+            seq_hashes.len() * 8 + token_ids.as_ref().map_or(0, |tokens| tokens.len() * 4)
+        }
+        StandardChange::Removed { seq_hashes, .. } => seq_hashes.len() * 8,
+        StandardChange::Cleared => 0,
+    };
+    size_of::<StandardEvent>() + blocks + texts.flatten().map(|text| text.len()).sum::<usize>()
+}

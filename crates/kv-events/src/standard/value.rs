@@ -1,0 +1,142 @@
+//! One value as it was sent, in either encoding.
+
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+
+use crate::{
+    EventError, json,
+    wire::{Head, Reader},
+};
+
+/// A scalar, as far as events have any use for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scalar {
+    Nil,
+    Number(i128),
+    /// A text that is a whole number in decimal digits.
+    Digits(u64),
+    /// Any other text, or no scalar at all.
+    Other,
+}
+
+/// A value that is read when it is asked for.
+pub(super) trait Value: Copy {
+    fn scalar(self) -> Scalar;
+
+    /// The text, if it is one.
+    fn text(self) -> Option<Arc<str>>;
+
+    /// Hands over the values of an array; `None` if it is none.
+    fn each(self, take: impl FnMut(Self) -> Result<(), EventError>) -> Option<Result<(), EventError>>;
+
+    /// A list of plain numbers at once: the quick way, where nothing is wrong with it.
+    fn numbers<T: TryFrom<u64> + DeserializeOwned>(self) -> Option<Vec<T>>;
+
+    /// How it looks in a message; short.
+    fn show(self) -> String;
+}
+
+/// So much of a value is quoted.
+const QUOTED: usize = 60;
+
+impl Value for &RawValue {
+    fn scalar(self) -> Scalar {
+        match self.get() {
+            "null" => Scalar::Nil,
+            text if text.starts_with('"') => {
+                json::text(self).and_then(|text| json::digits(&text)).map_or(Scalar::Other, Scalar::Digits)
+            }
+            text => text.parse().map_or(Scalar::Other, Scalar::Number),
+        }
+    }
+
+    fn text(self) -> Option<Arc<str>> {
+        json::text(self).map(Arc::from)
+    }
+
+    fn each(self, take: impl FnMut(Self) -> Result<(), EventError>) -> Option<Result<(), EventError>> {
+        json::each(self.get().as_bytes(), take).ok()
+    }
+
+    fn numbers<T: TryFrom<u64> + DeserializeOwned>(self) -> Option<Vec<T>> {
+        serde_json::from_str(self.get()).ok()
+    }
+
+    fn show(self) -> String {
+        self.get().chars().take(QUOTED).collect()
+    }
+}
+
+/// A whole msgpack value, found by a [`Reader`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Packed<'a>(pub(super) &'a [u8]);
+
+impl<'a> Packed<'a> {
+    fn head(self) -> Option<Head<'a>> {
+        Reader::new(self.0).head().ok()
+    }
+}
+
+impl Value for Packed<'_> {
+    fn scalar(self) -> Scalar {
+        match self.head() {
+            Some(Head::Nil) => Scalar::Nil,
+            Some(Head::Unsigned(value)) => Scalar::Number(value.into()),
+            Some(Head::Negative(value)) => Scalar::Number(value.into()),
+            Some(Head::Text(bytes)) => {
+                std::str::from_utf8(bytes).ok().and_then(json::digits).map_or(Scalar::Other, Scalar::Digits)
+            }
+            _ => Scalar::Other,
+        }
+    }
+
+    fn text(self) -> Option<Arc<str>> {
+        match self.head()? {
+            Head::Text(bytes) => std::str::from_utf8(bytes).ok().map(Arc::from),
+            _ => None,
+        }
+    }
+
+    fn each(self, mut take: impl FnMut(Self) -> Result<(), EventError>) -> Option<Result<(), EventError>> {
+        let mut reader = Reader::new(self.0);
+        let Ok(Head::Array(len)) = reader.head() else { return None };
+        for _ in 0..len {
+            let Ok(value) = reader.value() else { return None };
+            if let Err(error) = take(Self(value)) {
+                return Some(Err(error));
+            }
+        }
+        Some(Ok(()))
+    }
+
+    fn numbers<T: TryFrom<u64> + DeserializeOwned>(self) -> Option<Vec<T>> {
+        let mut reader = Reader::new(self.0);
+        let Ok(Head::Array(len)) = reader.head() else { return None };
+        // `head` has checked that so many values can follow.
+        let mut numbers = Vec::with_capacity(len);
+        for _ in 0..len {
+            let Ok(Head::Unsigned(number)) = reader.head() else { return None };
+            numbers.push(T::try_from(number).ok()?);
+        }
+        Some(numbers)
+    }
+
+    fn show(self) -> String {
+        match self.head() {
+            Some(Head::Nil) => "nil".into(),
+            Some(Head::Unsigned(value)) => value.to_string(),
+            Some(Head::Negative(value)) => value.to_string(),
+            Some(Head::Float(value)) => value.to_string(),
+            Some(Head::Text(bytes)) => {
+                let text: String = String::from_utf8_lossy(&bytes[..bytes.len().min(QUOTED)]).into();
+                format!("{text:?}")
+            }
+            Some(Head::Bytes(bytes)) => format!("{} bytes", bytes.len()),
+            Some(Head::Array(len)) => format!("an array of {len}"),
+            Some(Head::Map(_)) => "a map".into(),
+            Some(Head::Other) | None => "a boolean or an extension".into(),
+        }
+    }
+}

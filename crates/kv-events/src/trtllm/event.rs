@@ -1,0 +1,188 @@
+//! Events with what an index can use of them.
+
+use std::borrow::Cow;
+
+use kv_blocks::EngineHash;
+use serde::{Deserialize, de::IgnoredAny};
+use serde_json::value::RawValue;
+
+use crate::{
+    BatchError, EventError,
+    errors::cut,
+    json::{self, Name},
+};
+
+/// Events in one list at most. A decoded event takes more memory than its shortest text does.
+pub const MAX_EVENTS: usize = 1 << 17;
+
+/// One event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrtEvent {
+    /// Its number, from 0 on, in the row of its rank.
+    pub event_id: u64,
+    /// The rank of attention data parallelism, where there is any.
+    pub rank: Option<u32>,
+    /// Tokens of the attention window it speaks of; older releases do not say.
+    pub window: Option<i64>,
+    /// What happened; an error if that cannot be read.
+    pub data: Result<TrtData, EventError>,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TrtData {
+    /// The pools were made.
+    Created,
+    /// Consecutive blocks became reusable.
+    Stored {
+        /// The block in front of the first one; `None` begins a sequence.
+        parent: Option<EngineHash>,
+        /// The blocks, first one first.
+        blocks: Vec<TrtBlock>,
+    },
+    /// Blocks are gone from every level.
+    Removed {
+        /// Which ones.
+        hashes: Vec<EngineHash>,
+    },
+    /// A block moved to another level, or got another priority.
+    Updated {
+        /// Which one.
+        hash: EngineHash,
+        /// The level it left and the one it went to.
+        level: Option<(u32, u32)>,
+    },
+    /// A kind this release does not know.
+    Unknown,
+}
+
+/// One block that became reusable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrtBlock {
+    /// What the engine calls it.
+    pub hash: EngineHash,
+    /// Its tokens; fewer than a block holds at the end of a sequence.
+    pub tokens: Vec<u32>,
+    /// Whether its tokens are all there is to it.
+    pub is_plain: bool,
+    /// 0 is the device, 1 the host.
+    pub level: u32,
+}
+
+/// Reads a list of events; one that is wrong in itself does not cost its neighbours.
+pub fn decode(payload: &[u8]) -> Result<Vec<Result<TrtEvent, EventError>>, BatchError> {
+    let unusable = |reason: String| BatchError { bytes: payload.len(), reason: cut(reason) };
+    let mut events = Vec::new();
+    json::each(payload, |event| {
+        if events.len() == MAX_EVENTS {
+            return Err(format!("it has more than {MAX_EVENTS} events: poll more often"));
+        }
+        events.push(read(event));
+        Ok(())
+    })
+    .map_err(|error| unusable(error.to_string()))?
+    .map_err(unusable)?;
+    Ok(events)
+}
+
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    event_id: u64,
+    #[serde(borrow)]
+    data: &'a RawValue,
+    window_size: Option<i64>,
+    attention_dp_rank: Option<u32>,
+}
+
+#[derive(Deserialize)]
+struct Kind<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+struct Stored {
+    parent_hash: Option<Name>,
+    blocks: Vec<SentBlock>,
+}
+
+#[derive(Deserialize)]
+struct SentBlock {
+    block_hash: Name,
+    tokens: Vec<SentToken>,
+    cache_level: Option<u32>,
+    /// Images and the like, in newer releases.
+    mm_keys: Option<Vec<IgnoredAny>>,
+}
+
+#[derive(Deserialize)]
+struct SentToken {
+    token_id: u32,
+    /// Tells equal tokens of different images or prompt tables apart; 0 where there are none.
+    token_extra_id: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Removed {
+    block_hashes: Vec<Name>,
+}
+
+#[derive(Deserialize)]
+struct Updated {
+    block_hash: Name,
+    cache_level: Option<Change>,
+}
+
+#[derive(Deserialize)]
+struct Change {
+    new_value: u32,
+    old_value: u32,
+}
+
+fn read(event: &RawValue) -> Result<TrtEvent, EventError> {
+    let envelope: Envelope<'_> = parse(event)?;
+    let data = data(envelope.data);
+    Ok(TrtEvent { event_id: envelope.event_id, rank: envelope.attention_dp_rank, window: envelope.window_size, data })
+}
+
+fn data(data: &RawValue) -> Result<TrtData, EventError> {
+    let kind: Kind<'_> = parse(data)?;
+    Ok(match &*kind.kind {
+        "created" => TrtData::Created,
+        "stored" => {
+            let stored: Stored = parse(data)?;
+            TrtData::Stored {
+                parent: stored.parent_hash.map(hash),
+                blocks: stored.blocks.into_iter().map(block).collect(),
+            }
+        }
+        "removed" => {
+            let removed: Removed = parse(data)?;
+            TrtData::Removed { hashes: removed.block_hashes.into_iter().map(hash).collect() }
+        }
+        "updated" => {
+            let updated: Updated = parse(data)?;
+            let level = updated.cache_level.map(|change| (change.old_value, change.new_value));
+            TrtData::Updated { hash: hash(updated.block_hash), level }
+        }
+        _ => TrtData::Unknown,
+    })
+}
+
+fn parse<'a, T: Deserialize<'a>>(value: &'a RawValue) -> Result<T, EventError> {
+    serde_json::from_str(value.get()).map_err(|error| EventError::new(error.to_string()))
+}
+
+fn hash(name: Name) -> EngineHash {
+    EngineHash(name.0)
+}
+
+fn block(sent: SentBlock) -> TrtBlock {
+    let no_extra = sent.tokens.iter().all(|token| token.token_extra_id.unwrap_or(0) == 0);
+    TrtBlock {
+        hash: hash(sent.block_hash),
+        tokens: sent.tokens.iter().map(|token| token.token_id).collect(),
+        is_plain: no_extra && sent.mm_keys.is_none_or(|keys| keys.is_empty()),
+        level: sent.cache_level.unwrap_or(0),
+    }
+}

@@ -1,0 +1,203 @@
+//! What came before, and what an event means then.
+
+use kv_blocks::{BlockSize, EngineHash, IndexUpdate, Named, Removed, Tier};
+
+use super::{
+    counts::TrtCounts,
+    event::{TrtData, TrtEvent, decode},
+    groups::{tier, updates},
+};
+use crate::{BatchError, EventError};
+
+/// Ranks of one engine at most; events of further ones are counted as unusable.
+const MAX_RANKS: usize = 1_024;
+
+/// What is to be done, in order, for one rank of the engine (`None`: it has no ranks).
+#[derive(Clone, Debug, PartialEq)]
+pub enum TrtAction {
+    /// Hand this update to the index.
+    Apply {
+        /// Of which rank.
+        rank: Option<u32>,
+        /// What changed.
+        update: IndexUpdate,
+    },
+    /// Events were lost, or the engine started again: forget what this rank is known to hold.
+    Clear {
+        /// Of which rank.
+        rank: Option<u32>,
+    },
+    /// An event could not be read, and may have been a removal.
+    Hole {
+        /// Of which rank; `None` too if that could not be read.
+        rank: Option<u32>,
+    },
+}
+
+/// The events of one engine, in the order in which it gives them out.
+///
+/// ```
+/// use kv_blocks::BlockSize;
+/// use kv_events::trtllm::{TrtAction, TrtStream};
+///
+/// let mut stream = TrtStream::new(TrtStream::default_block_size());
+/// let removed = br#"[{"event_id": 0, "data": {"type": "removed", "block_hashes": [17]}, "window_size": 4096}]"#;
+/// assert!(matches!(stream.take(removed)?[..], [TrtAction::Apply { rank: None, .. }]));
+/// let later = br#"[{"event_id": 5, "data": {"type": "removed", "block_hashes": [18]}, "window_size": 4096}]"#;
+/// assert!(matches!(stream.take(later)?[..], [TrtAction::Clear { .. }, TrtAction::Apply { .. }]));
+/// # Ok::<(), kv_events::BatchError>(())
+/// ```
+#[derive(Debug)]
+pub struct TrtStream {
+    block_size: BlockSize,
+    ranks: Vec<Rank>,
+    counts: TrtCounts,
+    last_error: Option<EventError>,
+}
+
+#[derive(Debug)]
+struct Rank {
+    number: Option<u32>,
+    /// The number of the next event; `None` if nobody knows.
+    next: Option<u64>,
+    /// The largest attention window so far. Models with several publish each block once per window, and only the largest
+    /// holds all tokens.
+    window: Option<i64>,
+    /// Whether something was applied that a clear would have to take back.
+    has_applied: bool,
+    /// The tiers in which there may be blocks, in the order of [`Tier::ALL`].
+    tiers: [bool; 4],
+}
+
+impl TrtStream {
+    /// A stream nothing was heard of. `block_size` is the engine's `tokens_per_block`.
+    pub fn new(block_size: BlockSize) -> Self {
+        Self { block_size, ranks: Vec::new(), counts: TrtCounts::default(), last_error: None }
+    }
+
+    /// What `tokens_per_block` is where it is not set: 32.
+    pub fn default_block_size() -> BlockSize {
+        BlockSize::new(32).expect("32 tokens are a block")
+    }
+
+    /// Takes the answer to one poll. After an error the list is lost: what was in it is missed by the next one's numbers.
+    pub fn take(&mut self, list: &[u8]) -> Result<Vec<TrtAction>, BatchError> {
+        let mut actions = Vec::new();
+        for event in decode(list)? {
+            self.counts.events += 1;
+            match event {
+                Ok(event) => self.event(event, &mut actions),
+                Err(error) => {
+                    // It had a number, but whose?
+                    for rank in &mut self.ranks {
+                        rank.next = None;
+                    }
+                    self.malformed(None, error, &mut actions);
+                }
+            }
+        }
+        Ok(actions)
+    }
+
+    /// Totals so far.
+    pub fn counts(&self) -> TrtCounts {
+        self.counts
+    }
+
+    /// Why the last malformed event was one.
+    pub fn last_error(&self) -> Option<&EventError> {
+        self.last_error.as_ref()
+    }
+
+    fn malformed(&mut self, rank: Option<u32>, error: EventError, actions: &mut Vec<TrtAction>) {
+        self.counts.malformed += 1;
+        self.last_error = Some(error);
+        actions.push(TrtAction::Hole { rank });
+    }
+
+    fn event(&mut self, event: TrtEvent, actions: &mut Vec<TrtAction>) {
+        let number = event.rank;
+        let Some(at) = self.rank(number) else {
+            self.counts.unusable += 1;
+            return;
+        };
+        let rank = &mut self.ranks[at];
+        if rank.next.is_some_and(|next| event.event_id != next) {
+            let restarted = rank.next > Some(event.event_id);
+            *(if restarted { &mut self.counts.restarts } else { &mut self.counts.overflows }) += 1;
+            if restarted {
+                rank.window = None;
+            }
+            rank.clear(actions);
+        }
+        rank.next = event.event_id.checked_add(1);
+        if event.window < rank.window {
+            self.counts.other_window += 1;
+            return;
+        }
+        if event.window > rank.window {
+            // What was taken until now was of a smaller one.
+            if rank.window.is_some() && rank.has_applied {
+                rank.clear(actions);
+            }
+            rank.window = event.window;
+        }
+        let data = match event.data {
+            Ok(data) => data,
+            Err(error) => return self.malformed(number, error, actions),
+        };
+        let Some(updates) = rank.updates(data, self.block_size, &mut self.counts) else { return };
+        rank.has_applied = true;
+        self.counts.applied += 1;
+        actions.extend(updates.into_iter().map(|update| TrtAction::Apply { rank: number, update }));
+    }
+
+    fn rank(&mut self, number: Option<u32>) -> Option<usize> {
+        let known = self.ranks.iter().position(|rank| rank.number == number);
+        if known.is_none() && self.ranks.len() < MAX_RANKS {
+            self.ranks.push(Rank { number, next: None, window: None, has_applied: false, tiers: [false; 4] });
+            return Some(self.ranks.len() - 1);
+        }
+        known
+    }
+}
+
+impl Rank {
+    fn clear(&mut self, actions: &mut Vec<TrtAction>) {
+        actions.push(TrtAction::Clear { rank: self.number });
+        self.has_applied = false;
+        self.tiers = [false; 4];
+    }
+
+    fn updates(&mut self, data: TrtData, size: BlockSize, counts: &mut TrtCounts) -> Option<Vec<IndexUpdate>> {
+        match data {
+            TrtData::Stored { parent, blocks } => {
+                for block in &blocks {
+                    self.tiers[tier(block.level).index()] = true;
+                }
+                updates(parent, blocks, size, counts)
+            }
+            // Gone from every level: it is not said on which it was.
+            TrtData::Removed { hashes } if !hashes.is_empty() => {
+                let may_hold = |tier: &Tier| *tier == Tier::Device || self.tiers[tier.index()];
+                Some(Tier::ALL.into_iter().filter(may_hold).map(|tier| removed(hashes.clone(), tier)).collect())
+            }
+            TrtData::Updated { hash, level: Some((old, new)) } if tier(old) != tier(new) => {
+                self.tiers[tier(new).index()] = true;
+                // In this order it is known in between, too.
+                Some(vec![
+                    IndexUpdate::Named(Named { hashes: vec![hash], tier: tier(new) }),
+                    removed(vec![hash], tier(old)),
+                ])
+            }
+            TrtData::Created | TrtData::Removed { .. } | TrtData::Updated { .. } | TrtData::Unknown => {
+                counts.no_effect += 1;
+                None
+            }
+        }
+    }
+}
+
+fn removed(hashes: Vec<EngineHash>, tier: Tier) -> IndexUpdate {
+    IndexUpdate::Removed(Removed { hashes, tier })
+}

@@ -1,0 +1,302 @@
+//! An engine that knows the truth: a pool of blocks with copies and two tiers, and the batch that tells of each change.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use kv_blocks::{BlockSize, DpRank, HashScheme, IndexUpdate, SequenceHash, Target, Tier, WorkerId};
+use kv_events::vllm::{self, HashForm, Normaliser, Shape, WireEvent, WireHash, WireRemoved, WireStored};
+use kv_index::{DumpPlace, IndexSettings, KvIndex, TargetDigest};
+
+use super::dice::{Dice, mix};
+
+pub(crate) const MODEL: &str = "m";
+pub(crate) const TARGET: Target = Target { worker: WorkerId(7), rank: DpRank(0) };
+const BLOCK: u32 = 4;
+/// Copies of blocks that fit on the device.
+const POOL: usize = 20;
+const HOST: usize = 12;
+/// Longest sequence, in blocks.
+const DEEPEST: usize = 6;
+const GPU: &str = "GPU";
+const CPU: &str = "CPU";
+
+/// A block and all in front of it, one letter a block. The first letter also says whose namespace it is in.
+type Prefix = Vec<u8>;
+
+/// What is in a cache: tier, adapter, salt, sequence hash.
+pub(crate) type Held = BTreeSet<(Tier, Option<Arc<str>>, Option<Arc<str>>, SequenceHash)>;
+
+/// How it stood once a batch was published.
+pub(crate) struct Truth {
+    /// Of an index that heard every batch up to this one, each once and in order.
+    pub(crate) digest: Vec<TargetDigest>,
+    /// What the engine held.
+    pub(crate) held: Held,
+    /// What it let go in this batch, maybe to hold it again at the batch's end.
+    pub(crate) left: Held,
+}
+
+/// How an engine behaves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manners {
+    /// Of a hundred batches so many use up their number and are never sent.
+    pub(crate) unsent: usize,
+    /// Batches kept for replay.
+    pub(crate) kept: usize,
+}
+
+/// One life of an engine, from its start to its restart.
+pub(crate) struct Life {
+    manners: Manners,
+    /// Each life calls its blocks differently, as engines with a random seed do.
+    naming: u64,
+    shape: Shape,
+    hash_form: HashForm,
+    /// Copies of each block.
+    device: BTreeMap<Prefix, usize>,
+    host: BTreeSet<Prefix>,
+    /// What went since the last batch.
+    left: Vec<(Tier, Prefix)>,
+    /// By number; `None` was never sent.
+    published: Vec<Option<Vec<u8>>>,
+    truths: Vec<Truth>,
+    reference: KvIndex,
+    normaliser: Normaliser,
+}
+
+pub(crate) fn index() -> KvIndex {
+    let index = KvIndex::new(IndexSettings { memory_budget: 1 << 20, ..IndexSettings::default() });
+    index.register(TARGET, Arc::from(MODEL));
+    index
+}
+
+/// What an index credits the engine with.
+pub(crate) fn credited(index: &KvIndex) -> Held {
+    let mut place = DumpPlace::default();
+    let rows = std::iter::from_fn(|| index.dump(&mut place)).flatten();
+    rows.map(|row| (row.tier, row.namespace.lora.clone(), row.namespace.salt.clone(), row.hash)).collect()
+}
+
+impl Life {
+    pub(crate) fn new(dice: &mut Dice, manners: Manners) -> Self {
+        Self {
+            manners,
+            naming: dice.roll(),
+            shape: *dice.pick(&[Shape::Map, Shape::Array]),
+            hash_form: *dice.pick(&[HashForm::Int, HashForm::Bytes]),
+            device: BTreeMap::new(),
+            host: BTreeSet::new(),
+            left: Vec::new(),
+            published: Vec::new(),
+            truths: Vec::new(),
+            reference: index(),
+            normaliser: Normaliser::default(),
+        }
+    }
+
+    /// Works a little and publishes what that changed. Returns the batch, unless its number was used up for nothing.
+    pub(crate) fn publish(&mut self, dice: &mut Dice) -> Option<(u64, Vec<u8>)> {
+        let mut events = vec![self.mark()];
+        for _ in 0..dice.within(1, 3) {
+            self.work(dice, &mut events);
+        }
+        let payload = vllm::encode(1.0, Some(0), &events, self.shape, self.hash_form);
+        self.tell_reference(&payload);
+        let left = keys_of(std::mem::take(&mut self.left));
+        self.truths.push(Truth { digest: self.reference.digest(), held: self.held(), left });
+        let seq = self.batches();
+        let sent = !dice.chance(self.manners.unsent);
+        self.published.push(sent.then(|| payload.clone()));
+        sent.then_some((seq, payload))
+    }
+
+    /// From now on no number is used up for nothing.
+    pub(crate) fn sends_all(&mut self) {
+        self.manners.unsent = 0;
+    }
+
+    /// Batches published so far, unsent ones included.
+    pub(crate) fn batches(&self) -> u64 {
+        self.published.len() as u64
+    }
+
+    /// What is left of the history from this number on.
+    pub(crate) fn history(&self, from: u64) -> Vec<(u64, Vec<u8>)> {
+        let gone = self.published.len().saturating_sub(self.manners.kept);
+        let all = (0..).zip(&self.published).skip(gone);
+        all.filter(|(seq, _)| *seq >= from).filter_map(|(seq, sent)| Some((seq, sent.clone()?))).collect()
+    }
+
+    pub(crate) fn truth(&self, seq: u64) -> Option<&Truth> {
+        self.truths.get(usize::try_from(seq).ok()?)
+    }
+
+    /// The truth now; `None` before the first batch.
+    pub(crate) fn newest(&self) -> Option<&Truth> {
+        self.truths.last()
+    }
+
+    /// Whose batch a removal of this block marks: every batch begins with one, of a block that there is not.
+    pub(crate) fn marked(&self, name: u64) -> Option<u64> {
+        name.checked_sub(self.naming & MARKS).filter(|seq| *seq < self.batches())
+    }
+
+    fn mark(&self) -> WireEvent {
+        let name = (self.naming & MARKS) + self.batches();
+        WireEvent::Removed(WireRemoved { hashes: vec![name.into()], medium: Some(CPU.into()) })
+    }
+
+    fn work(&mut self, dice: &mut Dice, events: &mut Vec<WireEvent>) {
+        match dice.below(100) {
+            0..56 => self.request(dice, events),
+            56..72 => self.evict(dice, events),
+            72..86 => self.offload(dice, events),
+            86..96 => self.forget_offloaded(dice, events),
+            _ => {
+                let gone = std::mem::take(&mut self.device).into_keys();
+                self.left.extend(gone.map(|block| (Tier::Device, block)));
+                events.push(WireEvent::Cleared);
+            }
+        }
+    }
+
+    /// A prompt comes: what is not held of it is stored, and copies of what is held behind that.
+    fn request(&mut self, dice: &mut Dice, events: &mut Vec<WireEvent>) {
+        let prompt = prompt(dice);
+        let held = (1..=prompt.len()).take_while(|end| self.device.contains_key(&prompt[..*end])).count();
+        // All of it is held: its last block is computed once more, except that one alone would look like a repetition.
+        let from = if held < prompt.len() { held } else { prompt.len() - 1 };
+        if from == 0 && held > 0 {
+            return;
+        }
+        for end in from + 1..=prompt.len() {
+            *self.device.entry(prompt[..end].to_vec()).or_default() += 1;
+        }
+        events.push(WireEvent::Stored(self.stored(&prompt, from, GPU)));
+        while self.device.values().sum::<usize>() > POOL {
+            self.evict(dice, events);
+        }
+    }
+
+    /// Any block goes, also from the middle of a sequence: one copy of it.
+    fn evict(&mut self, dice: &mut Dice, events: &mut Vec<WireEvent>) {
+        let held: Vec<_> = self.device.keys().cloned().collect();
+        if held.is_empty() {
+            return;
+        }
+        let block = dice.pick(&held);
+        let copies = self.device.get_mut(block).unwrap();
+        *copies -= 1;
+        if *copies == 0 {
+            self.device.remove(block);
+            self.left.push((Tier::Device, block.clone()));
+        }
+        events.push(self.removed(block, GPU));
+    }
+
+    /// The beginning of a prompt is copied to the host, and described or only named.
+    fn offload(&mut self, dice: &mut Dice, events: &mut Vec<WireEvent>) {
+        let prompt = prompt(dice);
+        let held = (1..=prompt.len()).take_while(|end| self.device.contains_key(&prompt[..*end])).count();
+        if held == 0 || self.host.len() + held > HOST {
+            return;
+        }
+        self.host.extend((1..=held).map(|end| prompt[..end].to_vec()));
+        let mut stored = self.stored(&prompt[..held], 0, CPU);
+        if dice.chance(30) {
+            stored = WireStored { tokens: Vec::new(), lora_name: None, extra_keys: None, ..stored };
+        }
+        events.push(WireEvent::Stored(stored));
+    }
+
+    fn forget_offloaded(&mut self, dice: &mut Dice, events: &mut Vec<WireEvent>) {
+        let held: Vec<_> = self.host.iter().cloned().collect();
+        if held.is_empty() {
+            return;
+        }
+        let block = dice.pick(&held);
+        self.host.remove(block);
+        self.left.push((Tier::Host, block.clone()));
+        events.push(self.removed(block, CPU));
+    }
+
+    fn stored(&self, prompt: &[u8], from: usize, medium: &str) -> WireStored {
+        let (lora, salt) = keys(prompt);
+        let mut extra_keys = vec![None; prompt.len() - from];
+        extra_keys[0] = salt.filter(|_| from == 0).map(|salt| vec![salt.to_owned()]);
+        WireStored {
+            hashes: (from + 1..=prompt.len()).map(|end| self.name(&prompt[..end])).collect(),
+            parent: (from > 0).then(|| self.name(&prompt[..from])),
+            tokens: tokens(&prompt[from..]),
+            block_size: BLOCK,
+            lora_name: lora.map(str::to_owned),
+            medium: Some(medium.into()),
+            extra_keys: salt.is_some().then_some(extra_keys),
+            ..WireStored::default()
+        }
+    }
+
+    fn removed(&self, block: &[u8], medium: &str) -> WireEvent {
+        WireEvent::Removed(WireRemoved { hashes: vec![self.name(block)], medium: Some(medium.into()) })
+    }
+
+    /// Never one of the marks, which are smaller.
+    fn name(&self, prefix: &[u8]) -> WireHash {
+        WireHash::from(prefix.iter().fold(self.naming, |name, letter| mix(name ^ u64::from(*letter))) | 1 << 63)
+    }
+
+    fn tell_reference(&mut self, payload: &[u8]) {
+        for event in vllm::decode(payload).unwrap().events {
+            // What has no meaning for an index has none for this one either.
+            let Ok(update) = self.normaliser.update(&event.unwrap()) else { continue };
+            self.reference.apply(TARGET, &update);
+        }
+    }
+
+    fn held(&self) -> Held {
+        let device = self.device.keys().map(|block| (Tier::Device, block.clone()));
+        keys_of(device.chain(self.host.iter().map(|block| (Tier::Host, block.clone()))))
+    }
+}
+
+fn keys_of(blocks: impl IntoIterator<Item = (Tier, Prefix)>) -> Held {
+    let key = |(tier, block): (Tier, Prefix)| {
+        let (lora, salt) = keys(&block);
+        let chain = HashScheme::default().chain(None, &tokens(&block), BlockSize::new(BLOCK.into()).unwrap());
+        (tier, lora.map(Arc::from), salt.map(Arc::from), *chain.last().unwrap())
+    };
+    blocks.into_iter().map(key).collect()
+}
+
+/// The bits in which the marks of one life differ from those of another.
+const MARKS: u64 = 0x3fff_ffff_ffff_0000;
+
+/// The number with which a batch says which one it is.
+pub(crate) fn mark_of(update: &IndexUpdate) -> Option<u64> {
+    let IndexUpdate::Removed(removed) = update else { return None };
+    removed.hashes.first().map(|hash| hash.0).filter(|name| name >> 63 == 0)
+}
+
+fn prompt(dice: &mut Dice) -> Prefix {
+    let first = u8::try_from(dice.below(4)).unwrap();
+    let mut prompt = vec![first];
+    let more = dice.below(DEEPEST);
+    prompt.extend((0..more).map(|_| u8::try_from(dice.below(2)).unwrap()));
+    prompt
+}
+
+/// Adapter and salt.
+fn keys(prefix: &[u8]) -> (Option<&'static str>, Option<&'static str>) {
+    match prefix[0] {
+        2 => (Some("adapter"), None),
+        3 => (None, Some("salt")),
+        _ => (None, None),
+    }
+}
+
+/// The same for equal letters: what tells blocks apart is what is in front of them, and their namespace.
+fn tokens(letters: &[u8]) -> Vec<u32> {
+    letters.iter().flat_map(|letter| [u32::from(*letter) % 2; BLOCK as usize]).collect()
+}

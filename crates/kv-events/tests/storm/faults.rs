@@ -1,0 +1,49 @@
+//! What becomes of single messages on their way.
+
+use std::collections::VecDeque;
+
+use super::dice::Dice;
+
+/// Its frames.
+pub(crate) type Message = Vec<Vec<u8>>;
+
+/// Sends a message, which may be lost, doubled, or overtake those before it.
+pub(crate) fn send(dice: &mut Dice, wire: &mut VecDeque<Message>, message: Message) {
+    match dice.below(100) {
+        0..8 => {}
+        8..13 => wire.extend([message.clone(), message]),
+        13..17 => wire.push_front(message),
+        _ => wire.push_back(message),
+    }
+}
+
+/// Messages under way come twice, late, or not at all.
+pub(crate) fn disturb(dice: &mut Dice, wire: &mut VecDeque<Message>) {
+    if wire.is_empty() {
+        return;
+    }
+    let (one, other) = (dice.below(wire.len()), dice.below(wire.len()));
+    match dice.below(3) {
+        0 => wire.swap(one, other),
+        1 => wire.insert(other, wire[one].clone()),
+        _ => drop(wire.remove(one)),
+    }
+}
+
+/// In so many of a hundred cases a frame is lost or cut, or one of its bits is wrong. Returns whether that was so.
+pub(crate) fn corrupt(dice: &mut Dice, percent: usize, message: &mut Message) -> bool {
+    if !dice.chance(percent) {
+        return false;
+    }
+    let frame = dice.below(message.len());
+    let bytes = &mut message[frame];
+    if bytes.is_empty() || dice.chance(20) {
+        message.remove(frame);
+    } else if dice.chance(30) {
+        bytes.truncate(dice.below(bytes.len()));
+    } else {
+        let at = dice.below(bytes.len());
+        bytes[at] ^= 1 << dice.below(8);
+    }
+    true
+}

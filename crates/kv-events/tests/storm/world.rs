@@ -1,0 +1,314 @@
+//! The way from an engine to an index, and all that goes wrong on it.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use kv_blocks::Moment;
+use kv_events::{
+    Action, Input, Sequencer, SequencerSettings, StreamState,
+    frames::{self, Replay, ReplayForm},
+};
+use kv_index::{KvIndex, TargetDigest};
+
+use super::{
+    dice::Dice,
+    engine::{Life, Manners, TARGET, Truth, credited, index, mark_of},
+    faults::{Message, corrupt, disturb, send},
+};
+
+/// What a storm is made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Storm {
+    pub(crate) manners: Manners,
+    /// Whether there is a replay endpoint.
+    pub(crate) replay: bool,
+    /// Of a hundred replays so many are refused or cut; nobody asks for another one by hand where it is 0.
+    pub(crate) failing: usize,
+    /// Of a hundred messages so many are corrupted.
+    pub(crate) corrupted: usize,
+}
+
+/// An engine in its latest life, those before, and the reader.
+pub(crate) struct World {
+    storm: Storm,
+    dice: Dice,
+    lives: Vec<Life>,
+    form: ReplayForm,
+    /// Under way on the live connection.
+    wire: VecDeque<Message>,
+    /// What is left of the running replay's answer.
+    answer: Option<VecDeque<Message>>,
+    connected: bool,
+    sequencer: Sequencer,
+    pub(crate) index: KvIndex,
+    now: Moment,
+    /// Since everything was last cleared removals may have been lost, and the sequencer says so.
+    doubtful: bool,
+    /// A message was read that nobody sent. Nothing is known of the index from there on until it is built anew.
+    corrupted: bool,
+    /// The batches applied since everything was last cleared: life and number.
+    applied: BTreeSet<(usize, u64)>,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, storm: Storm) -> Self {
+        let mut dice = Dice::new(seed);
+        let max_pending_batches = if storm.failing > 0 { dice.within(1, 20) } else { 1000 };
+        let settings = SequencerSettings { replay: storm.replay, max_pending_batches, ..SequencerSettings::default() };
+        Self {
+            storm,
+            lives: vec![Life::new(&mut dice, storm.manners)],
+            form: *dice.pick(&[ReplayForm::Old, ReplayForm::New]),
+            dice,
+            wire: VecDeque::new(),
+            answer: None,
+            connected: false,
+            sequencer: Sequencer::new(settings),
+            index: index(),
+            now: Moment::START,
+            doubtful: false,
+            corrupted: false,
+            applied: BTreeSet::new(),
+        }
+    }
+
+    /// One thing happens.
+    pub(crate) fn step(&mut self) {
+        match self.dice.below(100) {
+            0..40 => self.publish(),
+            40..62 => self.deliver(),
+            62..80 => self.answer(self.storm.failing),
+            80..86 => disturb(&mut self.dice, &mut self.wire),
+            86..89 => self.disconnect(),
+            89..94 => self.connect(),
+            94..95 => self.restart(),
+            95..97 if self.storm.failing > 0 => self.feed(Input::Resync),
+            _ => {
+                let time = Duration::from_millis(self.dice.roll() % 3000);
+                self.pass(time);
+            }
+        }
+    }
+
+    /// The storm is over: what is under way arrives, replays are answered, one more batch is published.
+    ///
+    /// Returns how long that took by the sequencer's clock.
+    pub(crate) fn settle(&mut self) -> Duration {
+        let start = self.now;
+        self.storm =
+            Storm { failing: 0, corrupted: 0, manners: Manners { unsent: 0, ..self.storm.manners }, ..self.storm };
+        self.lives.last_mut().unwrap().sends_all();
+        self.connect();
+        self.calm();
+        if self.corrupted {
+            self.feed(Input::Resync);
+            self.calm();
+            self.corrupted = false;
+        }
+        self.publish_one();
+        self.calm();
+        while self.sequencer.state() != StreamState::Live {
+            assert!(self.now.since(start) < Duration::from_secs(60), "a retry waits 60 s at most");
+            self.pass(Duration::from_secs(1));
+            self.calm();
+        }
+        self.now.since(start)
+    }
+
+    /// The engine starts anew, and the connection comes back before its first batch.
+    pub(crate) fn begin_anew(&mut self) {
+        self.disconnect();
+        let life = Life::new(&mut self.dice, Manners { unsent: 0, ..self.storm.manners });
+        self.lives.push(life);
+        self.connect();
+        for _ in 0..3 {
+            self.publish_one();
+        }
+        self.calm();
+    }
+
+    pub(crate) fn digest(&self) -> Vec<TargetDigest> {
+        self.index.digest()
+    }
+
+    /// The truth of the latest life.
+    pub(crate) fn truth(&self) -> &Truth {
+        self.lives.last().and_then(Life::newest).expect("a batch was published")
+    }
+
+    /// Everything published has been heard, as far as it can be.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let newest = self.lives.last().and_then(|life| life.batches().checked_sub(1));
+        self.wire.is_empty()
+            && self.answer.is_none()
+            && self.sequencer.state() == StreamState::Live
+            && self.sequencer.last_seq() == newest
+            && newest.is_some_and(|newest| self.applied.contains(&(self.lives.len() - 1, newest)))
+    }
+
+    /// One life is followed on top of another. The connection was lost for so long that the publisher no longer keeps the
+    /// last batch applied, and there is nothing else to tell a new life from the old one by: what lies between counts as a
+    /// hole, and what is known stays.
+    pub(crate) fn is_unrecognised(&self) -> bool {
+        let life = |batch: Option<&(usize, u64)>| batch.map(|(life, _)| *life);
+        let mixed = self.is_forgetful() && life(self.applied.first()) != life(self.applied.last());
+        // They are in the order of lives: the number to recognise a life by was behind none of the later ones.
+        assert!(!mixed || self.applied.iter().is_sorted_by_key(|(_, seq)| seq), "{:?}", self.applied);
+        mixed
+    }
+
+    fn is_forgetful(&self) -> bool {
+        self.storm.manners.kept < usize::MAX
+    }
+
+    /// Whatever is credited in error left the engine in a batch that has not come.
+    pub(crate) fn blame(&self) {
+        let lost = |seq: &u64| !self.applied.contains(&(self.lives.len() - 1, *seq));
+        let life = self.lives.last().unwrap();
+        for block in credited(&self.index).difference(&self.truth().held) {
+            let left = |seq: &u64| life.truth(*seq).is_some_and(|truth| truth.left.contains(block));
+            let culprit = (0..life.batches()).filter(left).find(lost);
+            assert!(culprit.is_some(), "{block:?} is credited though its removal came");
+        }
+    }
+
+    fn publish(&mut self) {
+        let Some((seq, payload)) = self.publish_quietly() else { return };
+        if !self.connected {
+            return;
+        }
+        send(&mut self.dice, &mut self.wire, frames::encode_live(b"kv", seq, &payload));
+    }
+
+    fn publish_quietly(&mut self) -> Option<(u64, Vec<u8>)> {
+        self.lives.last_mut().unwrap().publish(&mut self.dice)
+    }
+
+    /// A batch that arrives.
+    fn publish_one(&mut self) {
+        let (seq, payload) = self.publish_quietly().expect("unsent batches belong to the storm");
+        self.wire.push_back(frames::encode_live(b"kv", seq, &payload));
+    }
+
+    fn deliver(&mut self) {
+        if let Some(mut message) = self.wire.pop_front() {
+            let corrupted = corrupt(&mut self.dice, self.storm.corrupted, &mut message);
+            // What has no layout is counted and dropped, and missed as any other lost message.
+            let Ok(live) = frames::live(&message) else { return };
+            self.corrupted |= corrupted;
+            self.feed(Input::Live { seq: live.seq, payload: live.payload });
+        }
+    }
+
+    /// Some of the running replay's answer comes, or it fails.
+    fn answer(&mut self, failing: usize) {
+        let Some(answer) = &mut self.answer else { return };
+        let Some(mut message) = answer.pop_front().filter(|_| !self.dice.chance(failing)) else {
+            return self.fail();
+        };
+        self.corrupted |= corrupt(&mut self.dice, self.storm.corrupted, &mut message);
+        match frames::replay(&message) {
+            Ok(Replay::Batch { seq, payload }) => self.feed(Input::ReplayBatch { seq, payload }),
+            Ok(Replay::End) => {
+                self.answer = None;
+                self.feed(Input::ReplayEnd);
+            }
+            Err(_) => self.fail(),
+        }
+    }
+
+    fn fail(&mut self) {
+        self.answer = None;
+        // From here on the stream goes on with what it could not have, until a replay brings everything.
+        self.doubtful = true;
+        self.feed(Input::ReplayFailed);
+    }
+
+    fn disconnect(&mut self) {
+        self.wire.clear();
+        self.answer = None;
+        if std::mem::take(&mut self.connected) {
+            self.feed(Input::Disconnected);
+        }
+    }
+
+    fn connect(&mut self) {
+        if !std::mem::replace(&mut self.connected, true) {
+            self.feed(Input::Connected);
+        }
+    }
+
+    /// The process ends and comes back, maybe with some batches before anyone is connected.
+    fn restart(&mut self) {
+        self.disconnect();
+        let life = Life::new(&mut self.dice, self.storm.manners);
+        self.lives.push(life);
+        for _ in 0..self.dice.below(4) {
+            self.publish();
+        }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now = self.now + time;
+        self.feed(Input::Tick);
+    }
+
+    /// Everything under way arrives.
+    fn calm(&mut self) {
+        while self.answer.is_some() || !self.wire.is_empty() {
+            self.answer(0);
+            self.deliver();
+        }
+    }
+
+    fn feed(&mut self, input: Input<'_>) {
+        for action in self.sequencer.on(self.now, input) {
+            match action {
+                Action::Apply(update) => {
+                    let named = mark_of(&update).and_then(|name| self.marked(name));
+                    self.applied.extend(named);
+                    let done = self.index.apply(TARGET, &update);
+                    self.sequencer.record(done.applied, done.orphans, done.ignored);
+                }
+                Action::Clear => {
+                    self.index.clear(TARGET);
+                    self.applied.clear();
+                    self.doubtful = false;
+                }
+                Action::Hole => {
+                    self.index.hole(TARGET);
+                    self.doubtful = true;
+                }
+                Action::RequestReplay { from } => self.answer = Some(self.whole_answer(from)),
+            }
+        }
+        if self.storm.replay && !self.doubtful && !self.corrupted && !self.is_unrecognised() {
+            self.is_exact();
+        }
+    }
+
+    fn marked(&self, name: u64) -> Option<(usize, u64)> {
+        let of = |(at, life): (usize, &Life)| Some((at, life.marked(name)?));
+        self.lives.iter().enumerate().find_map(of)
+    }
+
+    fn whole_answer(&self, from: u64) -> VecDeque<Message> {
+        let batches = self.lives.last().unwrap().history(from);
+        let message = |(seq, payload): (u64, Vec<u8>)| frames::encode_replay(self.form, b"kv", seq, &payload);
+        batches.into_iter().map(message).chain([frames::encode_replay_end(self.form)]).collect()
+    }
+
+    /// The index says what one says that heard the batches up to the last one applied, whoever's life that was in; and
+    /// nothing that the engine did not hold then. Where the history's beginning is gone, only the latter.
+    fn is_exact(&self) {
+        let (digest, credited) = (self.digest(), credited(&self.index));
+        let Some(seq) = self.sequencer.last_seq() else {
+            return assert_eq!(digest, [], "nothing was heard of this life");
+        };
+        let is_so = |truth: &&Truth| credited.is_subset(&truth.held) && (self.is_forgetful() || truth.digest == digest);
+        let truth = self.lives.iter().filter_map(|life| life.truth(seq)).find(is_so);
+        assert!(truth.is_some(), "no life was like this after batch {seq}: {credited:?}");
+    }
+}

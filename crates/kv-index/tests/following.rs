@@ -1,0 +1,163 @@
+//! The feed of changes: whoever follows it, and dumps first, ends with what the index has.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
+
+mod sequence;
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use kv_blocks::{EngineHash, IndexUpdate, Named, Target, Tier};
+use kv_index::{Change, ChangeKind, Changes, IndexSettings, KvIndex};
+use proptest::prelude::*;
+use sequence::*;
+
+/// Who holds what, as a follower knows it: target, tier, salt and block.
+type Held = BTreeSet<(Target, Tier, Option<Arc<str>>, u64)>;
+
+fn standing(index: &KvIndex) -> Held {
+    dump(index).into_iter().map(|row| (row.target, row.tier, row.namespace.salt.clone(), row.hash.0)).collect()
+}
+
+fn follow_on(held: &mut Held, changes: &mut Changes) {
+    loop {
+        let taken = changes.take(7).unwrap();
+        if taken.is_empty() {
+            return;
+        }
+        for change in taken {
+            let Change { target, tier, kind, namespace, hashes, .. } = &*change;
+            for hash in hashes {
+                let entry = (*target, *tier, namespace.salt.clone(), hash.0);
+                match kind {
+                    ChangeKind::Stored { .. } => assert!(held.insert(entry), "only what is new is told"),
+                    ChangeKind::Removed { .. } => assert!(held.remove(&entry), "only what was there goes"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_change_says_where_in_its_chain_it_is_and_whether_the_blocks_are_elsewhere_too() {
+    let index = index();
+    put(&index, 0, store(0..2));
+    let mut changes = index.follow().unwrap();
+    put(&index, 0, store(2..4));
+    index.apply(target(0), &IndexUpdate::Named(Named { hashes: vec![EngineHash(3), EngineHash(4)], tier: Tier::Host }));
+    index.apply(target(0), &remove(&[4], Tier::Device));
+    index.apply(target(0), &remove(&[4], Tier::Host));
+    let told: Vec<_> = changes.take(9).unwrap();
+    let whole = chain(4);
+    let seen: Vec<_> = told.iter().map(|c| (c.tier, c.kind, c.depth, c.parent, c.hashes.len())).collect();
+    let stored = |elsewhere| ChangeKind::Stored { elsewhere };
+    let removed = |elsewhere| ChangeKind::Removed { elsewhere };
+    assert_eq!(
+        seen,
+        [
+            (Tier::Device, stored(false), 2, Some(whole[1]), 2),
+            (Tier::Host, stored(true), 2, Some(whole[1]), 2),
+            (Tier::Device, removed(true), 3, Some(whole[2]), 1),
+            (Tier::Host, removed(false), 3, Some(whole[2]), 1),
+        ]
+    );
+    assert_eq!(told[0].hashes, whole[2..]);
+}
+
+#[test]
+fn a_follower_that_is_too_slow_is_told_so_and_the_writer_never_waits() {
+    let index = index_of(IndexSettings { memory_budget: 256 << 20, ..IndexSettings::default() });
+    let mut changes = index.follow().unwrap();
+    for salt in 0..150_000_u32 {
+        let mut stored = store(0..1);
+        stored.salt = Some(Arc::from(salt.to_string()));
+        stored.hashes = vec![EngineHash(u64::from(salt))];
+        put(&index, 0, stored);
+    }
+    let lagged = changes.take(1).unwrap_err();
+    assert!(lagged.lost > 0);
+    assert!(lagged.to_string().contains("begin with the standing state again"), "{lagged}");
+    let mut left = 0;
+    while let taken @ 1.. = changes.take(4096).unwrap().len() as u64 {
+        left += taken;
+    }
+    assert_eq!(lagged.lost + left, 150_000);
+}
+
+#[test]
+fn nothing_is_kept_for_those_who_left() {
+    let index = index();
+    drop(index.follow().unwrap());
+    put(&index, 0, store(0..4));
+    let mut changes = index.follow().unwrap();
+    assert!(changes.take(9).unwrap().is_empty(), "only what comes from now on");
+}
+
+/// One step of a small fleet.
+#[derive(Clone, Debug)]
+enum Step {
+    Store { worker: u32, salt: u8, from: u32, to: u32, tier: Tier },
+    Named { worker: u32, salt: u8, from: u32, to: u32, tier: Tier },
+    Remove { worker: u32, salt: u8, from: u32, to: u32, tier: Tier },
+    Clear { worker: u32 },
+    Cleared { worker: u32 },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let tier = prop_oneof![4 => Just(Tier::Device), 2 => Just(Tier::Host), 1 => Just(Tier::Disk)];
+    let span = (0_u32..3, 0_u8..3, 0_u32..24, 1_u32..12, tier);
+    let step = prop_oneof![
+        6 => span.clone().prop_map(|(worker, salt, from, len, tier)| Step::Store { worker, salt, from, to: from + len, tier }),
+        2 => span.clone().prop_map(|(worker, salt, from, len, tier)| Step::Named { worker, salt, from, to: from + len, tier }),
+        5 => span.prop_map(|(worker, salt, from, len, tier)| Step::Remove { worker, salt, from, to: from + len, tier }),
+        1 => (0_u32..3).prop_map(|worker| Step::Clear { worker }),
+        1 => (0_u32..3).prop_map(|worker| Step::Cleared { worker }),
+    ];
+    prop::collection::vec(step, 1..80)
+}
+
+fn name(salt: u8, block: u32) -> EngineHash {
+    EngineHash(u64::from(salt) << 32 | u64::from(block + 1))
+}
+
+fn apply(index: &KvIndex, step: &Step) {
+    let names = |salt: u8, from: u32, to: u32| (from..to).map(|block| name(salt, block)).collect::<Vec<_>>();
+    match *step {
+        Step::Store { worker, salt, from, to, tier } => {
+            let mut stored = store(from..to);
+            stored.hashes = names(salt, from, to);
+            stored.parent = from.checked_sub(1).map(|before| name(salt, before));
+            stored.salt = (salt > 0).then(|| Arc::from(salt.to_string()));
+            stored.tier = tier;
+            put(index, worker, stored);
+        }
+        Step::Named { worker, salt, from, to, tier } => {
+            index.apply(target(worker), &IndexUpdate::Named(Named { hashes: names(salt, from, to), tier }));
+        }
+        Step::Remove { worker, salt, from, to, tier } => {
+            let hashes: Vec<_> = names(salt, from, to).iter().map(|name| name.0).collect();
+            index.apply(target(worker), &remove(&hashes, tier));
+        }
+        Step::Clear { worker } => index.clear(target(worker)),
+        Step::Cleared { worker } => {
+            index.apply(target(worker), &IndexUpdate::Cleared);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_follower_ends_with_what_the_index_has(steps in steps(), at in 0_usize..80, small in any::<bool>()) {
+        // With little room blocks are shed too.
+        let memory_budget = if small { 48 << 10 } else { 64 << 20 };
+        let index = index_of(IndexSettings { memory_budget, ..IndexSettings::default() });
+        let at = at.min(steps.len());
+        steps[..at].iter().for_each(|step| apply(&index, step));
+        let mut changes = index.follow().unwrap();
+        let mut held = standing(&index);
+        for step in &steps[at..] {
+            apply(&index, step);
+            follow_on(&mut held, &mut changes);
+            prop_assert_eq!(&held, &standing(&index), "after {:?}", step);
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Which addresses may be connected to, where somebody else chose the host.
+//!
+//! Whoever may register an endpoint makes this process connect to it. Addresses that answer with secrets to whoever is on
+//! the machine, or that are no single host at all, are left out. Engines do live on loopback and in private networks, so
+//! those are not.
+//!
+//! **Invariant**: an address is checked after its name was resolved, on every connection, and the address that was checked is
+//! the one connected to: a name cannot lead elsewhere the second time.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
+
+use tokio::net::{TcpStream, lookup_host};
+
+use crate::{Address, Stream, connect::within};
+
+/// Which addresses may be connected to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Destinations {
+    /// Any: the operator wrote them down.
+    #[default]
+    Any,
+    /// Those that can be an engine's: not link-local (the metadata services of clouds live there), not multicast, broadcast
+    /// or unspecified, not a metadata address elsewhere, nor any of these inside an IPv6 address. Unix sockets may be.
+    Engines,
+}
+
+/// An address that may not be connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{address} is {kind}: no engine may be reached there, use the address of the engine's own machine")]
+pub struct ForbiddenAddress {
+    /// The address.
+    pub address: IpAddr,
+    /// What it is.
+    pub kind: &'static str,
+}
+
+/// Metadata services outside the link-local range.
+const METADATA_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(192, 0, 0, 192)];
+const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
+
+impl Destinations {
+    /// Whether `address` may be connected to.
+    ///
+    /// ```
+    /// use net::Destinations;
+    ///
+    /// assert!(Destinations::Engines.check("10.0.0.5".parse().unwrap()).is_ok());
+    /// assert!(Destinations::Engines.check("169.254.169.254".parse().unwrap()).is_err());
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// It may not, and why.
+    pub fn check(self, address: IpAddr) -> Result<(), ForbiddenAddress> {
+        let kind = match (self, address) {
+            (Self::Any, _) => None,
+            (Self::Engines, IpAddr::V4(v4)) => forbidden_v4(v4),
+            (Self::Engines, IpAddr::V6(v6)) => forbidden_v6(v6),
+        };
+        kind.map_or(Ok(()), |kind| Err(ForbiddenAddress { address, kind }))
+    }
+
+    /// The same for an address whose host may be a name: a name passes here, and is looked at when it is connected to.
+    ///
+    /// # Errors
+    ///
+    /// The host is an address that may not be connected to.
+    pub fn check_host(self, address: &Address) -> Result<(), ForbiddenAddress> {
+        match address {
+            Address::Tcp { host, .. } => host.parse().map_or(Ok(()), |ip| self.check(ip)),
+            Address::Unix(_) => Ok(()),
+        }
+    }
+
+    /// [`crate::connect`] to one of these addresses. A name is resolved once; of what it stands for only permitted addresses
+    /// are tried.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::connect`], and [`io::ErrorKind::PermissionDenied`] around a [`ForbiddenAddress`].
+    pub async fn connect(self, address: &Address, timeout: Duration) -> io::Result<Stream> {
+        match (self, address) {
+            (Self::Engines, Address::Tcp { host, port }) => within(address, timeout, self.open(host, *port)).await,
+            _ => crate::connect(address, timeout).await,
+        }
+    }
+
+    async fn open(self, host: &str, port: u16) -> io::Result<Stream> {
+        let found: Vec<SocketAddr> = lookup_host((host, port)).await?.collect();
+        let mut last = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
+        for address in found {
+            if let Err(forbidden) = self.check(address.ip()) {
+                last = io::Error::new(io::ErrorKind::PermissionDenied, forbidden);
+                continue;
+            }
+            match TcpStream::connect(address).await {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    return Ok(Stream::Tcp(stream));
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+}
+
+fn forbidden_v4(address: Ipv4Addr) -> Option<&'static str> {
+    if address.is_link_local() || METADATA_V4.contains(&address) {
+        Some("link-local or a cloud's metadata service")
+    } else if address.is_multicast() || address.is_broadcast() {
+        Some("not a single host's address")
+    } else if address.octets()[0] == 0 {
+        Some("no address to connect to")
+    } else {
+        None
+    }
+}
+
+fn forbidden_v6(address: Ipv6Addr) -> Option<&'static str> {
+    if let Some(inner) = inner_v4(address) {
+        return forbidden_v4(inner);
+    }
+    if address.is_unicast_link_local() || address == METADATA_V6 {
+        Some("link-local or a cloud's metadata service")
+    } else if address.is_multicast() {
+        Some("not a single host's address")
+    } else if address.is_unspecified() {
+        Some("no address to connect to")
+    } else {
+        None
+    }
+}
+
+/// The IPv4 address that an IPv6 address leads to: mapped, or translated by a gateway (64:ff9b::/96).
+fn inner_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    address.to_ipv4_mapped().or_else(|| match address.octets() {
+        [0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d] => Some(Ipv4Addr::new(a, b, c, d)),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    fn allowed(address: &str) -> bool {
+        Destinations::Engines.check(address.parse().unwrap()).is_ok()
+    }
+
+    #[test]
+    #[contract("S39")]
+    fn engines_are_on_loopback_in_private_networks_and_elsewhere() {
+        for address in ["127.0.0.1", "10.0.0.5", "172.16.3.4", "192.168.1.1", "100.64.0.1", "8.8.8.8", "::1", "fd00::5"]
+        {
+            assert!(allowed(address), "{address}");
+        }
+        assert!(allowed("2001:db8::1") && allowed("::ffff:10.0.0.5"));
+    }
+
+    #[test]
+    #[contract("S39")]
+    fn metadata_services_and_what_is_no_single_host_are_not_reached_in_any_spelling() {
+        for address in [
+            "169.254.169.254",
+            "169.254.0.1",
+            "::ffff:169.254.169.254",
+            "64:ff9b::a9fe:a9fe",
+            "fe80::1",
+            "fd00:ec2::254",
+            "100.100.100.200",
+            "192.0.0.192",
+            "224.0.0.1",
+            "ff02::1",
+            "255.255.255.255",
+            "0.0.0.0",
+            "0.1.2.3",
+            "::",
+            "::ffff:0.0.0.0",
+        ] {
+            assert!(!allowed(address), "{address}");
+            assert!(Destinations::Any.check(address.parse().unwrap()).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_host_that_is_an_address_is_refused_before_anything_is_resolved() {
+        let at = |host: &str| Address::Tcp { host: host.to_owned(), port: 5557 };
+        assert!(Destinations::Engines.check_host(&at("169.254.169.254")).is_err());
+        assert!(Destinations::Engines.check_host(&at("engine-0.pool")).is_ok());
+        assert!(Destinations::Engines.check_host(&Address::Unix("/run/kv.sock".into())).is_ok());
+    }
+
+    #[tokio::test]
+    #[contract("S38", "S40")]
+    async fn an_odd_spelling_is_judged_by_the_address_it_stands_for() {
+        // The resolver reads this number as 169.254.169.254.
+        let address = Address::Tcp { host: "2852039166".to_owned(), port: 80 };
+        let error = Destinations::Engines.connect(&address, Duration::from_secs(5)).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
+        assert!(error.to_string().starts_with("169.254.169.254 is link-local"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_permitted_name_is_connected_to() {
+        let listener = crate::listen(&crate::ListenAddr::tcp("127.0.0.1", 0)).await.unwrap();
+        let port = listener.address().port().unwrap();
+        let address = Address::Tcp { host: "localhost".to_owned(), port };
+        Destinations::Engines.connect(&address, Duration::from_secs(5)).await.unwrap();
+    }
+}

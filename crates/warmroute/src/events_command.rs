@@ -1,0 +1,131 @@
+//! `warmroute events`: what an engine publishes, shown line by line (`tap`) or recorded frame by frame (`dump`).
+//!
+//! A reader of its own beside the router's: it routes nothing, keeps nothing, and its publisher does not notice it.
+
+mod feed;
+mod recording;
+mod tap;
+
+use std::{
+    fs::File,
+    io::{self, BufWriter, Write},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use clap::{Args, Subcommand, ValueEnum};
+use zmtp::Endpoint;
+
+use crate::output;
+
+#[derive(Args, Debug)]
+pub(crate) struct EventsArgs {
+    #[command(subcommand)]
+    command: EventsCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum EventsCommand {
+    /// Print a line for each batch: when, its number, its topic, and what it says per kind of event and medium.
+    Tap(TapArgs),
+    /// Record every frame as JSON lines that can be played back. A recording holds the token ids of prompts.
+    Dump(DumpArgs),
+}
+
+/// Where events come from.
+#[derive(Args, Debug)]
+struct SourceArgs {
+    /// The publisher's socket, such as tcp://10.0.0.5:5557 or ipc:///run/engine.sock.
+    #[arg(long, value_name = "ENDPOINT")]
+    endpoint: Endpoint,
+    /// The publisher's replay socket: what it still keeps of its history comes first.
+    #[arg(long, value_name = "ENDPOINT")]
+    replay: Option<Endpoint>,
+    /// Only topics that start with this.
+    #[arg(long, value_name = "TOPIC", default_value = "")]
+    topic: String,
+    /// Bind the endpoint and let publishers connect.
+    #[arg(long)]
+    bind: bool,
+    /// End after so many batches [default: never].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+}
+
+#[derive(Args, Debug)]
+struct TapArgs {
+    #[command(flatten)]
+    source: SourceArgs,
+    /// What the payloads are.
+    #[arg(long, value_enum, default_value_t = Format::Vllm)]
+    format: Format,
+    /// Print one JSON object per batch.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug)]
+struct DumpArgs {
+    #[command(flatten)]
+    source: SourceArgs,
+    /// File to write into, which must not exist yet [default: stdout].
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// What the engine is called in the recording.
+    #[arg(long, value_name = "NAME", default_value = "engine")]
+    engine: String,
+}
+
+/// What payloads are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// vLLM's batches, and those of SGLang and others like it.
+    Vllm,
+    /// The Mooncake store's master.
+    Mooncake,
+}
+
+/// Why it ended.
+#[derive(Debug)]
+enum End {
+    /// Everything that was asked for came, or nobody reads the output any more.
+    Done,
+    /// A signal.
+    Stopped(crate::signals::Stop),
+}
+
+pub(crate) fn run(args: &EventsArgs) -> ExitCode {
+    let ended = tokio::runtime::Builder::new_current_thread().enable_all().build().and_then(|runtime| {
+        runtime.block_on(async {
+            match &args.command {
+                EventsCommand::Tap(args) => {
+                    let mut tap = tap::Tap::new(io::stdout(), args.format, args.json);
+                    feed::follow(&args.source, &mut tap).await
+                }
+                EventsCommand::Dump(args) => {
+                    let mut recorder = recording::Recorder::new(open(args.out.as_ref())?, &args.engine);
+                    feed::follow(&args.source, &mut recorder).await
+                }
+            }
+        })
+    });
+    match ended {
+        Ok(End::Done) => ExitCode::SUCCESS,
+        Ok(End::Stopped(stop)) => ExitCode::from(stop.exit_code()),
+        // Whoever read the output has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            output::err(&format!("warmroute events: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A recording is never written over another one.
+fn open(path: Option<&PathBuf>) -> io::Result<Box<dyn Write>> {
+    let Some(path) = path else { return Ok(Box::new(io::stdout())) };
+    let said = |error: io::Error| {
+        io::Error::new(error.kind(), format!("{} cannot be created ({error}): name a new file", path.display()))
+    };
+    Ok(Box::new(BufWriter::new(File::create_new(path).map_err(said)?)))
+}

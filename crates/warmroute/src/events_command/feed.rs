@@ -1,0 +1,176 @@
+//! The sockets: history first, if there is any to be had, then what is published.
+
+use std::{io, time::Duration};
+
+use bytes::Bytes;
+use kv_events::frames::{self, Replay};
+use tokio::time::timeout;
+use zmtp::{Dealer, Limits, Sub, SubEvent};
+
+use super::{End, SourceArgs};
+use crate::{output, signals::Stops};
+
+/// Longest wait for the replay socket, and for each message of its answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes of history that are kept; what goes beyond is left out, and said to be.
+const HISTORY_BYTES: usize = 256 << 20;
+
+/// The answer to a request for everything that the publisher still has.
+#[derive(Debug)]
+pub(super) struct History {
+    /// What was asked.
+    pub(super) sent: Vec<Vec<u8>>,
+    /// The messages, the end marker among them.
+    pub(super) received: Vec<Vec<Bytes>>,
+    /// How it ended.
+    pub(super) outcome: String,
+}
+
+impl History {
+    /// The number of the last batch.
+    fn last_seq(&self) -> Option<u64> {
+        self.received.iter().rev().find_map(|message| match frames::replay(message) {
+            Ok(Replay::Batch { seq, .. }) => Some(seq),
+            _ => None,
+        })
+    }
+
+    fn batches(&self) -> u64 {
+        let is_batch = |message: &&Vec<Bytes>| matches!(frames::replay(message), Ok(Replay::Batch { .. }));
+        self.received.iter().filter(is_batch).count() as u64
+    }
+}
+
+/// Who is told.
+pub(super) trait Listener {
+    /// A message of the live socket.
+    fn live(&mut self, message: &[Bytes]) -> io::Result<()>;
+    /// What the replay socket had to say; at most `most` batches of it are wanted.
+    fn history(&mut self, history: &History, most: u64) -> io::Result<()>;
+}
+
+/// Tells `listener` what comes, until there were as many batches as wanted, or a signal.
+pub(super) async fn follow(source: &SourceArgs, listener: &mut impl Listener) -> io::Result<End> {
+    let mut stops = Stops::catch()?;
+    let mut feed = Feed { source, left: source.count.unwrap_or(u64::MAX), known: None, said: None };
+    tokio::select! {
+        done = feed.run(listener) => done.map(|()| End::Done),
+        stop = stops.next() => Ok(End::Stopped(stop)),
+    }
+}
+
+struct Feed<'a> {
+    source: &'a SourceArgs,
+    /// Batches still wanted.
+    left: u64,
+    /// The last number of the history: what is published meanwhile comes twice.
+    known: Option<u64>,
+    /// The last complaint, which is not repeated.
+    said: Option<String>,
+}
+
+impl Feed<'_> {
+    async fn run(&mut self, listener: &mut impl Listener) -> io::Result<()> {
+        let mut sub = self.open().await?;
+        let mut history = self.source.replay.is_some();
+        while self.left > 0 {
+            match sub.next().await {
+                SubEvent::Connected { .. } => {
+                    self.note(format!("connected to {}", self.source.endpoint));
+                    // Asked for once the live socket is there, so that nothing falls between the two.
+                    if std::mem::take(&mut history) {
+                        self.history(listener).await?;
+                    }
+                }
+                SubEvent::Message { frames: message, .. } => {
+                    if !self.is_known(&message) {
+                        listener.live(&message)?;
+                        self.left -= 1;
+                    }
+                }
+                SubEvent::Disconnected { reason, .. } => self.note(format!("connection lost: {reason}")),
+                SubEvent::Unreachable { reason } => self.note(format!("no connection: {reason}")),
+            }
+        }
+        Ok(())
+    }
+
+    async fn open(&self) -> io::Result<Sub> {
+        let SourceArgs { endpoint, topic, bind, .. } = self.source;
+        let limits = Limits::default();
+        if *bind {
+            let bound = Sub::bind(endpoint, &[topic.as_bytes()], limits).await;
+            bound.map(|(sub, _)| sub).map_err(|error| io::Error::other(error.to_string()))
+        } else {
+            Sub::connect(endpoint, &[topic.as_bytes()], limits).map_err(|error| io::Error::other(error.to_string()))
+        }
+    }
+
+    async fn history(&mut self, listener: &mut impl Listener) -> io::Result<()> {
+        let Some(endpoint) = &self.source.replay else { return Ok(()) };
+        let mut dealer = match Dealer::connect(endpoint, Limits::default(), PATIENCE).await {
+            Ok(dealer) => dealer,
+            Err(error) => {
+                self.note(format!("no history: {endpoint}: {error}"));
+                return Ok(());
+            }
+        };
+        let history = ask(&mut dealer).await;
+        self.note(format!("history: {} batches, {}", history.batches(), history.outcome));
+        listener.history(&history, self.left)?;
+        self.known = history.last_seq();
+        self.left = self.left.saturating_sub(history.batches());
+        Ok(())
+    }
+
+    /// Whether this was in the history. Only the first ones can be: a lower number later is another life.
+    fn is_known(&mut self, message: &[Bytes]) -> bool {
+        let Some(known) = self.known else { return false };
+        let seq = frames::live(message).ok().and_then(|live| live.seq);
+        let is_known = seq.is_some_and(|seq| seq <= known);
+        if !is_known {
+            self.known = None;
+        }
+        is_known
+    }
+
+    fn note(&mut self, text: String) {
+        if self.said.as_ref() != Some(&text) {
+            output::err(&format!("warmroute events: {text}"));
+            self.said = Some(text);
+        }
+    }
+}
+
+/// Asks for everything.
+async fn ask(dealer: &mut Dealer) -> History {
+    let sent = frames::replay_request(0).to_vec();
+    let mut history = History { sent, received: Vec::new(), outcome: String::new() };
+    history.outcome = match dealer.send(&history.sent).await {
+        Err(error) => error.to_string(),
+        Ok(()) => receive(dealer, &mut history.received).await,
+    };
+    history
+}
+
+async fn receive(dealer: &mut Dealer, received: &mut Vec<Vec<Bytes>>) -> String {
+    let mut bytes = 0;
+    loop {
+        let message = match timeout(PATIENCE, dealer.recv()).await {
+            Ok(Ok(message)) => message,
+            Ok(Err(error)) => return format!("broke off after {} messages: {error}", received.len()),
+            Err(_) => return format!("silence after {} messages", received.len()),
+        };
+        bytes += message.iter().map(Bytes::len).sum::<usize>();
+        if bytes > HISTORY_BYTES {
+            return format!("left out what goes beyond {HISTORY_BYTES} bytes, after {} messages", received.len());
+        }
+        let read = frames::replay(&message).map(|replay| replay == Replay::End);
+        received.push(message);
+        match read {
+            Ok(false) => {}
+            Ok(true) => return "end marker".to_owned(),
+            Err(error) => return format!("no answer of a replay socket: {error}"),
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! A web server in front of an engine, which passes everything on and changes what a test wants changed.
+
+use std::{
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use crate::harness::{Program, json_reply};
+
+/// A request on its way to the engine.
+pub(crate) struct Asked {
+    pub(crate) path: String,
+    /// Null where there is none.
+    pub(crate) body: Value,
+}
+
+/// What a front does with requests and replies.
+pub(crate) trait Manners: Send + Sync + 'static {
+    /// Changes a request; a reply given here goes out instead of the engine's.
+    fn ask(&self, _asked: &mut Asked) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// Changes the engine's JSON reply to `path`.
+    fn reply(&self, _path: &str, _body: &mut Value) {}
+}
+
+/// The front. Dropping it closes its listener.
+pub(crate) struct Front {
+    address: String,
+    stop: Arc<AtomicBool>,
+}
+
+impl Front {
+    pub(crate) fn of(engine: &Program, manners: impl Manners) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let (engine, manners) = (engine.data(), Arc::new(manners));
+        let stop = Arc::<AtomicBool>::default();
+        let stopped = Arc::clone(&stop);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                if stopped.load(Ordering::SeqCst) {
+                    break;
+                }
+                let (engine, manners) = (engine.clone(), Arc::clone(&manners));
+                std::thread::spawn(move || serve(stream, &engine, &*manners));
+            }
+        });
+        Self { address, stop }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        // Wakes the listening thread.
+        let _ = TcpStream::connect(&self.address);
+    }
+}
+
+/// One request per connection: a reply says that it is the last one.
+fn serve(mut client: TcpStream, engine: &str, manners: &dyn Manners) -> Option<()> {
+    client.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
+    let (head, body) = read_message(&mut client)?;
+    let mut lines = head.split("\r\n");
+    let mut first = lines.next()?.split(' ');
+    let (method, path) = (first.next()?, first.next()?.to_owned());
+    let mut asked = Asked { path, body: serde_json::from_slice(&body).unwrap_or_default() };
+    if let Some(reply) = manners.ask(&mut asked) {
+        return client.write_all(&reply).ok();
+    }
+    let kept = |line: &&str| {
+        let name = line.split(':').next().unwrap_or_default().to_ascii_lowercase();
+        !line.is_empty() && !["content-length", "connection"].contains(&name.as_str())
+    };
+    let headers: String = lines.filter(kept).map(|line| format!("{line}\r\n")).collect();
+    let body = if asked.body.is_null() { String::new() } else { asked.body.to_string() };
+    let length = body.len();
+    let path = &asked.path;
+    let request =
+        format!("{method} {path} HTTP/1.1\r\n{headers}connection: close\r\ncontent-length: {length}\r\n\r\n{body}");
+    let mut upstream = TcpStream::connect(engine).ok()?;
+    upstream.write_all(request.as_bytes()).ok()?;
+    let (head, body) = read_message(&mut upstream)?;
+    let reply = match serde_json::from_slice::<Value>(&body) {
+        Ok(mut json) => {
+            manners.reply(path, &mut json);
+            let status = head.split("\r\n").next()?.split_once(' ')?.1.to_owned();
+            json_reply(&status, "connection: close\r\n", &json.to_string())
+        }
+        // Metrics, and the empty body of a health check.
+        Err(_) => [head.as_bytes(), b"\r\n\r\n", &body].concat(),
+    };
+    client.write_all(&reply).ok()
+}
+
+/// A head without the empty line that ends it, and a body as long as the head says, or up to the end.
+fn read_message(stream: &mut TcpStream) -> Option<(String, Vec<u8>)> {
+    let mut bytes = Vec::new();
+    let mut chunk = [0; 8192];
+    let end = loop {
+        if let Some(at) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
+            break at;
+        }
+        let n = stream.read(&mut chunk).ok().filter(|n| *n > 0)?;
+        bytes.extend_from_slice(&chunk[..n]);
+    };
+    let body = bytes.split_off(end + 4);
+    let head = String::from_utf8(bytes[..end].to_vec()).ok()?;
+    let length = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok()).flatten()
+    });
+    let mut body = body;
+    while length.is_some_and(|length| body.len() < length) {
+        let n = stream.read(&mut chunk).ok().filter(|n| *n > 0)?;
+        body.extend_from_slice(&chunk[..n]);
+    }
+    Some((head, body))
+}

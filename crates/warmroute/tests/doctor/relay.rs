@@ -1,0 +1,87 @@
+//! A publisher that says what an engine's says, changed as a test wants it.
+
+use std::{thread::JoinHandle, time::Duration};
+
+use tokio::sync::oneshot;
+use zmtp::{Limits, Pub, PubSettings, Sub, SubEvent};
+
+/// What becomes of a message: topic, number, batch. `None`: it is lost.
+pub(crate) type Change = fn(Vec<Vec<u8>>) -> Option<Vec<Vec<u8>>>;
+
+/// The relay. Dropping it ends it.
+pub(crate) struct Relay {
+    pub(crate) endpoint: String,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Relay {
+    /// Follows the publisher at `engine`; connected to it when this returns.
+    pub(crate) fn of(engine: &str, change: Change) -> Self {
+        let engine = engine.parse().expect("an endpoint");
+        let (ready, connected) = std::sync::mpsc::channel();
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async {
+                let any = "tcp://127.0.0.1:0".parse().expect("an endpoint");
+                let (publisher, endpoint) = Pub::bind(&any, PubSettings::default()).await.expect("a free port");
+                let mut sub = Sub::connect(&engine, &[b""], Limits::default()).expect("a destination");
+                let passing = async {
+                    loop {
+                        match sub.next().await {
+                            // The subscription is on its way; the engine says nothing before it is asked something.
+                            SubEvent::Connected { .. } => drop(ready.send(endpoint.to_string())),
+                            SubEvent::Message { frames, .. } => {
+                                let frames = frames.iter().map(|frame| frame.to_vec()).collect();
+                                if let Some(frames) = change(frames) {
+                                    publisher.send(&frames);
+                                }
+                            }
+                            _ => {}
+                        }
+                    }
+                };
+                tokio::select! {
+                    () = passing => {}
+                    _ = stopped => {}
+                }
+            });
+        });
+        let endpoint = connected.recv_timeout(Duration::from_secs(20)).expect("the relay connects");
+        Self { endpoint, stop: Some(stop), thread: Some(thread) }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        // Whether it still runs or not.
+        let _ = self.stop.take().map(|stop| stop.send(()));
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// The batch with every `from` replaced: a msgpack string has its length in its first byte, and nothing counts bytes
+/// beyond that.
+pub(crate) fn replaced(batch: &[u8], from: &str, to: &str) -> Vec<u8> {
+    let (from, to) = (short_text(from), short_text(to));
+    let mut out = Vec::new();
+    let mut rest = batch;
+    while !rest.is_empty() {
+        if let Some(after) = rest.strip_prefix(from.as_slice()) {
+            out.extend_from_slice(&to);
+            rest = after;
+        } else {
+            out.push(rest[0]);
+            rest = &rest[1..];
+        }
+    }
+    out
+}
+
+/// A msgpack text of up to 31 bytes.
+pub(crate) fn short_text(text: &str) -> Vec<u8> {
+    let length = u8::try_from(text.len()).expect("a short text");
+    assert!(length < 32, "{text}");
+    [&[0xa0 | length], text.as_bytes()].concat()
+}

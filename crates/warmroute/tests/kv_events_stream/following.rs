@@ -1,0 +1,149 @@
+//! The loop closed: an index that reads the stream has what the router's has.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use contract_id::contract;
+use kv_blocks::{DpRank, HashScheme, Moment, Target, WorkerId};
+use kv_events::standard::{HashedUpdate, Ordered, Streams, StreamsSettings, decode_json, to_hashed};
+use kv_index::{IndexSettings, KvIndex};
+use serde_json::json;
+
+use crate::{
+    harness::{Program, RawClient, Routed, eventually, words},
+    subscriber::Subscriber,
+};
+
+/// Worker, rank, tier, blocks and digest.
+type Row = (String, u64, String, u64, String);
+
+/// Another index, fed by nothing but the stream.
+struct Reader {
+    subscriber: Subscriber,
+    index: KvIndex,
+    streams: Streams,
+    workers: BTreeMap<String, WorkerId>,
+    read: usize,
+}
+
+impl Reader {
+    fn new(router: &Program, query: &str) -> Self {
+        let subscriber = Subscriber::new(router, &format!("?format=rfc1527{query}"));
+        let index = KvIndex::new(IndexSettings { secret: 3, ..IndexSettings::default() });
+        let streams = Streams::new(StreamsSettings::default());
+        Self { subscriber, index, streams, workers: BTreeMap::new(), read: 0 }
+    }
+
+    fn read_on(&mut self) {
+        let events = self.subscriber.events();
+        for event in &events[self.read..] {
+            if event.name == "snapshot_end" {
+                continue;
+            }
+            for event in decode_json(event.data.to_string().as_bytes()).unwrap() {
+                for ordered in self.streams.take(Moment::START, event.unwrap()) {
+                    self.apply(ordered);
+                }
+            }
+        }
+        self.read = events.len();
+    }
+
+    fn apply(&mut self, ordered: Ordered) {
+        let Ordered::Event(event) = ordered else { panic!("nothing is missing: {ordered:?}") };
+        let next = WorkerId(u32::try_from(self.workers.len()).unwrap() + 100);
+        let worker = *self.workers.entry(event.stream.backend_id.as_ref().unwrap().to_string()).or_insert(next);
+        let target = Target { worker, rank: DpRank(event.stream.dp_rank.unwrap()) };
+        let namespace = event.stream.namespace().unwrap();
+        self.index.register(target, namespace.model.clone());
+        match to_hashed(&event, HashScheme::default()).unwrap() {
+            HashedUpdate::Stored { parent, hashes, tier } => {
+                self.index.store_hashes(target, &namespace, parent, &hashes, tier);
+            }
+            HashedUpdate::Removed { hashes, tier } => {
+                self.index.remove_hashes(target, &namespace, &hashes, tier);
+            }
+            HashedUpdate::Cleared { tier } => self.index.clear_stream(target, &namespace, tier),
+        }
+    }
+
+    fn digest(&mut self) -> BTreeSet<Row> {
+        self.read_on();
+        let name = |id: WorkerId| self.workers.iter().find(|(_, known)| **known == id).unwrap().0.clone();
+        let rows = self.index.digest().into_iter().map(|row| {
+            let (tier, digest) = (row.tier.as_str().to_owned(), format!("{:016x}", row.digest));
+            (name(row.target.worker), u64::from(row.target.rank.0), tier, row.blocks, digest)
+        });
+        rows.collect()
+    }
+
+    /// Waits until it has what the router has; returns how many blocks that are.
+    fn agrees(&mut self, routed: &Routed) -> u64 {
+        eventually("both indexes to have the same content", || {
+            let rows = digest(routed);
+            (self.digest() == rows).then(|| rows.iter().map(|row| row.3).sum())
+        })
+    }
+}
+
+fn digest(routed: &Routed) -> BTreeSet<Row> {
+    let body = routed.digest();
+    let rows = body["targets"].as_array().unwrap().iter();
+    rows.map(|row| {
+        let text = |field: &str| row[field].as_str().unwrap().to_owned();
+        let number = |field: &str| row[field].as_u64().unwrap();
+        (text("worker"), number("dp_rank"), text("tier"), number("blocks"), text("digest"))
+    })
+    .collect()
+}
+
+fn complete(routed: &Routed, worker: &str, topic: &str) {
+    routed.completion(json!({"prompt": words(topic, 60)}), &[("x-warmroute-worker", worker)]);
+}
+
+#[test]
+#[contract("MC8", "MC9", "MC13")]
+fn an_index_that_reads_along_has_the_same_content_through_evictions_restarts_and_reconnects() {
+    let small: &[&str] = &["--kv-blocks", "64"];
+    let tiered: &[&str] = &["--kv-blocks", "64", "--host-blocks", "100"];
+    let mut routed = Routed::start(&[small, tiered]);
+    let mut from_the_start = Reader::new(&routed.router, "");
+    let topics = ["one", "two", "three", "four", "five", "one", "six", "two"];
+    for topic in topics {
+        complete(&routed, "a", topic);
+        complete(&routed, "b", topic);
+    }
+    assert!(from_the_start.agrees(&routed) > 64);
+    let evicted = from_the_start.subscriber.events().iter().any(|event| event.name == "cache_evicted");
+    assert!(evicted, "the caches were too small for all");
+
+    let mut from_now = Reader::new(&routed.router, "&snapshot=true");
+    from_now.subscriber.until("snapshot_end");
+    from_now.agrees(&routed);
+    complete(&routed, "b", "seven");
+    from_now.agrees(&routed);
+
+    // Engine a dies, and comes back on its ports with an empty cache.
+    let of = |field: &str| routed.engines[0].ready[field].clone();
+    let port = routed.engines[0].data().rsplit(':').next().unwrap().to_owned();
+    let endpoint = |value: serde_json::Value| value[0].as_str().or(value.as_str()).unwrap().to_owned();
+    let (events, replay) = (endpoint(of("kv_events")), endpoint(of("replay")));
+    routed.engines[0].kill();
+    let flags = ["--speed", "20", "--port", &port, "--kv-events", &events, "--replay", &replay];
+    routed.engines[0] = Program::engine(&[small, &flags].concat());
+    eventually("the engine to be used again", || {
+        let body = json!({"model": "sim", "prompt": words("eight", 60), "max_tokens": 1}).to_string();
+        let mut client = RawClient::connect(&routed.router.data());
+        client.send("POST", "/v1/completions", &[("x-warmroute-worker", "a")], body.as_bytes());
+        (client.reply().status == 200).then_some(())
+    });
+    routed.caught_up();
+    for reader in [&mut from_the_start, &mut from_now] {
+        assert!(reader.agrees(&routed) > 0);
+    }
+
+    let mut again = Reader::new(&routed.router, "&snapshot=true");
+    complete(&routed, "a", "nine");
+    again.subscriber.until("snapshot_end");
+    again.agrees(&routed);
+    assert_eq!(again.digest(), from_the_start.digest());
+}

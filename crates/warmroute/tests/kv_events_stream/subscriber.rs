@@ -1,0 +1,100 @@
+//! A reader of the stream.
+
+use std::{
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use serde_json::Value;
+
+use crate::harness::{Program, RawClient, eventually};
+
+/// What a subscriber has been sent so far.
+#[derive(Debug, Default)]
+struct Sent {
+    text: String,
+    /// Whether the reply has ended, and how.
+    ended: Option<bool>,
+}
+
+/// One subscriber that reads all it is sent. It ends with the router.
+pub(crate) struct Subscriber {
+    sent: Arc<Mutex<Sent>>,
+}
+
+/// One event.
+#[derive(Clone, Debug)]
+pub(crate) struct Event {
+    pub(crate) id: Option<String>,
+    pub(crate) name: String,
+    pub(crate) data: Value,
+}
+
+impl Subscriber {
+    /// Subscribes, and returns when that is accepted.
+    pub(crate) fn new(router: &Program, query: &str) -> Self {
+        Self::reading(connected(router, query))
+    }
+
+    /// Reads on from here.
+    pub(crate) fn reading(mut client: RawClient) -> Self {
+        let sent = Arc::new(Mutex::new(Sent::default()));
+        let into = Arc::clone(&sent);
+        thread::spawn(move || {
+            loop {
+                // A connection that was cut reads as an error inside a chunk.
+                let chunk = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| client.chunk())).unwrap_or(None);
+                let mut sent = into.lock().unwrap();
+                match chunk {
+                    Some(bytes) if !bytes.is_empty() => sent.text.push_str(&String::from_utf8_lossy(&bytes)),
+                    end => {
+                        sent.ended = Some(end.is_some());
+                        return;
+                    }
+                }
+            }
+        });
+        Self { sent }
+    }
+
+    /// All whole events so far.
+    pub(crate) fn events(&self) -> Vec<Event> {
+        let sent = self.sent.lock().unwrap();
+        let whole = sent.text.rfind("\n\n").map_or("", |end| &sent.text[..end]);
+        whole.split("\n\n").filter(|event| !event.is_empty() && !event.starts_with(':')).map(Event::parse).collect()
+    }
+
+    /// All events, once there is one of this name.
+    pub(crate) fn until(&self, name: &str) -> Vec<Event> {
+        eventually(&format!("an event {name}"), || {
+            let events = self.events();
+            events.iter().any(|event| event.name == name).then_some(events)
+        })
+    }
+
+    /// Whether the reply has ended, and if so as its framing announced.
+    pub(crate) fn ended(&self) -> Option<bool> {
+        self.sent.lock().unwrap().ended
+    }
+}
+
+impl Event {
+    fn parse(text: &str) -> Self {
+        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
+        let data = field("data: ").unwrap_or_else(|| panic!("an event without data: {text:?}"));
+        Self {
+            id: field("id: "),
+            name: field("event: ").unwrap_or_else(|| panic!("an event without a name: {text:?}")),
+            data: serde_json::from_str(&data).unwrap_or_else(|_| panic!("data that is no JSON: {text:?}")),
+        }
+    }
+}
+
+/// A subscription of which nothing but the head is read.
+pub(crate) fn connected(router: &Program, query: &str) -> RawClient {
+    let mut client = RawClient::connect(&router.admin());
+    client.send("GET", &format!("/v1/kv_events{query}"), &[], b"");
+    let head = client.head();
+    assert_eq!((head.status, head.header("content-type")), (200, Some("text/event-stream")), "{head:?}");
+    client
+}
