@@ -13,6 +13,7 @@ mod doctor;
 mod gauges;
 mod kv_events;
 mod kv_index_routes;
+mod kv_index_stats;
 mod listener;
 mod metrics;
 mod models;
@@ -84,6 +85,9 @@ pub(crate) fn routes(parts: AdminParts, access: &Access) -> Routes {
         .route("/admin/models", get(models::list))
         .route("/admin/kv-index/digest", get(kv_index_routes::digest))
         .route("/admin/kv-index/dump", get(kv_index_routes::dump))
+        .route("/admin/kv-index/stats", get(kv_index_stats::stats))
+        .route("/admin/kv-index/backends", get(kv_index_stats::backends))
+        .route("/admin/kv-index/clear", post(kv_index_stats::clear).fallback(kv_index_stats::post_only))
         .route("/v1/kv_events", kv_events::route(access))
         .route("/v1/route", post(route::dry_run).layer(longest).fallback(route::post_only))
         .fallback(answer::unknown_route)

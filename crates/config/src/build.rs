@@ -1,12 +1,14 @@
 //! From the checked tree to [`Settings`]: what keys have to do with each other, and nothing else.
 
+mod kv;
+mod worker_events;
 mod workers;
 
 use std::collections::BTreeMap;
 
 use crate::{
-    Admin, BlockHashKind, ChatTemplate, CircuitBreaker, Decisions, HealthChecks, KvEvents, Level, Listen, LogFormat,
-    Logging, Metrics, Model, Models, Parity, Policy, Prediction, Request, Retry, Routing, Server, Settings, Tokenizer,
+    Admin, ChatTemplate, CircuitBreaker, Decisions, HealthChecks, Level, Listen, LogFormat, Logging, Metrics, Model,
+    Models, Parity, Policy, Request, Retry, Routing, Server, Settings, Tokenizer,
     checked::{Checked, Value},
     places::Places,
     problem::Draft,
@@ -18,6 +20,7 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
     resolve(root);
     listeners_are_safe(root, problems);
     parity_ratios_are_in_order(root, problems);
+    let kv_cache_index = kv::kv_cache_index(root.key("kv_cache_index"), &workers, problems);
     let section = |name: &str| root.key(name);
     Settings {
         server: server(section("server")),
@@ -25,7 +28,8 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
         workers,
         models: models(section("models")),
         routing: routing(section("routing")),
-        kv_events: kv_events(section("kv_events")),
+        kv_events: kv::kv_events(section("kv_events")),
+        kv_cache_index,
         parity: parity(section("parity")),
         health_checks: health_checks(section("health_checks")),
         request: request(section("request")),
@@ -63,6 +67,14 @@ fn resolve(root: &mut Checked) {
     retry.key_mut("max_attempts").value = Value::Int(attempts);
     if own_delay.is_set() && !retry.key("base_delay").is_set() {
         retry.key_mut("base_delay").value = own_delay.value;
+    }
+}
+
+/// The place of a key, or of what it stands in where the key is left out.
+fn problem_at(draft: Draft, key: &Checked, around: &Checked) -> Draft {
+    match key.origin.as_ref().or(around.origin.as_ref()) {
+        Some(origin) => draft.at(origin.clone()),
+        None => draft,
     }
 }
 
@@ -180,31 +192,6 @@ fn routing(section: &Checked) -> Routing {
         reservation_ttl: section.key("reservation_ttl").duration(),
         speculative: section.key("speculative").bool(),
         speculative_ttl: section.key("speculative_ttl").duration(),
-    }
-}
-
-fn kv_events(section: &Checked) -> KvEvents {
-    let prediction = section.key("prediction");
-    KvEvents {
-        enabled: section.key("enabled").bool(),
-        memory_budget: section.key("memory_budget").size(),
-        block_hash: match section.key("block_hash").word() {
-            Some("fnv1a") => BlockHashKind::Fnv1a,
-            _ => BlockHashKind::Xxh3,
-        },
-        block_hash_seed: section.key("block_hash_seed").int(),
-        default_port: u16::try_from(section.key("default_port").int()).unwrap_or(u16::MAX),
-        topic_filter: section.key("topic_filter").text().unwrap_or_default().to_owned(),
-        replay: section.key("replay").bool(),
-        max_message: section.key("max_message").size_in_memory(),
-        queue_batches: usize::try_from(section.key("queue_batches").int()).unwrap_or(usize::MAX),
-        max_events_per_second: section.key("max_events_per_second").int(),
-        stale_after: section.key("stale_after").duration(),
-        prediction: Prediction {
-            ttl: prediction.key("ttl").duration(),
-            max_blocks: prediction.key("max_blocks").int(),
-            prune_target_ratio: prediction.key("prune_target_ratio").float(),
-        },
     }
 }
 

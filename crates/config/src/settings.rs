@@ -4,12 +4,14 @@
 //!
 //! **Invariant**: a value of these types passed every check; nothing here needs to be checked again.
 
+mod kv;
 mod parity;
 mod routing;
 mod worker;
 
 use std::{collections::BTreeMap, num::NonZeroU32, path::PathBuf, time::Duration};
 
+pub use kv::{BlockHashKind, KvCacheIndex, KvEvents, Offloading, Prediction, PrefixEventSource, PrefixHashKind};
 pub use parity::Parity;
 pub use routing::{Policy, Routing};
 pub use worker::{CheckMethod, Engine, EventSource, HealthCheck, ReplayEndpoint, Worker, WorkerKvEvents};
@@ -31,6 +33,8 @@ pub struct Settings {
     pub routing: Routing,
     /// How KV events are followed, and what the block index may hold.
     pub kv_events: KvEvents,
+    /// Which backend has which prompt prefix.
+    pub kv_cache_index: KvCacheIndex,
     /// How far predictions may be off.
     pub parity: Parity,
     /// How workers are checked.
@@ -153,55 +157,6 @@ pub enum ChatTemplate {
     Auto,
     /// A template file.
     File(PathBuf),
-}
-
-/// Section `kv_events`.
-#[derive(Clone, Debug)]
-pub struct KvEvents {
-    /// Whether streams are followed at all.
-    pub enabled: bool,
-    /// Bytes that the block index may use.
-    pub memory_budget: u64,
-    /// How block hashes are computed.
-    pub block_hash: BlockHashKind,
-    /// Seed of `xxh3`.
-    pub block_hash_seed: u64,
-    /// Port assumed where an engine does not announce one.
-    pub default_port: u16,
-    /// Only messages whose topic starts with this.
-    pub topic_filter: String,
-    /// Whether missed events are asked for.
-    pub replay: bool,
-    /// Longest accepted message, bytes.
-    pub max_message: usize,
-    /// Most batches waiting per stream.
-    pub queue_batches: usize,
-    /// Most events taken per second and stream.
-    pub max_events_per_second: u64,
-    /// A stream without a message is called stale after this.
-    pub stale_after: Duration,
-    /// Prediction for workers without a stream.
-    pub prediction: Prediction,
-}
-
-/// `kv_events.block_hash`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BlockHashKind {
-    /// XXH3, with a seed.
-    Xxh3,
-    /// FNV-1a.
-    Fnv1a,
-}
-
-/// `kv_events.prediction`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Prediction {
-    /// A predicted block is forgotten after this.
-    pub ttl: Duration,
-    /// Most predicted blocks.
-    pub max_blocks: u64,
-    /// When there are more, the oldest go until this share is left.
-    pub prune_target_ratio: f64,
 }
 
 /// Section `health_checks`.

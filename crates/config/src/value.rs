@@ -79,6 +79,7 @@ pub(crate) fn scalar(kind: &Kind, given: &Located, written: &Located, check_url:
         Kind::Path => texts(text, |text| !text.is_empty(), unusable),
         Kind::UrlPath => texts(text, is_url_path, unusable),
         Kind::Endpoint => texts(text, is_endpoint, unusable),
+        Kind::Stream(schemes) => texts(text, |text| is_stream(text, schemes), unusable),
         Kind::Free | Kind::List(_) | Kind::Map(_) | Kind::Section(_) | Kind::Worker(_) => Err(unusable()),
     }
 }
@@ -144,6 +145,21 @@ fn is_one_line(text: &str) -> bool {
 
 fn is_url_path(text: &str) -> bool {
     text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic()) && !text.contains('#')
+}
+
+/// Only the shape, as of [`is_endpoint`]; one that is worse than it looks is refused when it is opened.
+fn is_stream(text: &str, schemes: &[&str]) -> bool {
+    let Some((scheme, rest)) = text.split_once("://") else { return false };
+    let known = schemes.contains(&scheme);
+    match scheme {
+        "tcp" | "ipc" => known && is_endpoint(text),
+        _ => {
+            known
+                && !rest.starts_with(['/', '?', ':'])
+                && !rest.is_empty()
+                && rest.bytes().all(|b| b.is_ascii_graphic())
+        }
+    }
 }
 
 /// Only the shape: whether such a place exists shows when it is connected to.

@@ -77,12 +77,14 @@ fn parts(settings: &Settings, surroundings: &Surroundings, clock: Clock) -> Flee
         workers: settings.workers.clone(),
         models: settings.models.clone(),
         kv_events: settings.kv_events.clone(),
+        kv_cache_index: settings.kv_cache_index.clone(),
         health_checks: settings.health_checks.clone(),
         circuit_breaker: settings.circuit_breaker.clone(),
         connect_timeout: settings.request.connect_timeout,
         hub_cache: surroundings.hub_cache.clone(),
         // Meetings follow no stream: nothing is ever put into it.
         index: Arc::new(KvIndex::new(IndexSettings::default())),
+        scheme: SCHEME,
         clock,
         on_verdict: Arc::new(|_| {}),
     }

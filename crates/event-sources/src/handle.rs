@@ -95,6 +95,11 @@ impl SourceHandle {
         self
     }
 
+    /// Where the streams that share the socket are found; empty for every other source.
+    pub(crate) fn parts(&self) -> Parts {
+        self.parts.clone().unwrap_or_default()
+    }
+
     /// The stream as it stands. Where several publishers share the socket: all of it together.
     pub fn report(&self) -> StreamReport {
         self.report_of(&self.about, &self.status())
@@ -111,7 +116,8 @@ impl SourceHandle {
         status
     }
 
-    /// Every stream of the source as it stands: one, except where several publishers share the socket.
+    /// Every stream of the source as it stands: one, except where several publishers share the socket; of those the ones
+    /// that were heard of.
     pub fn reports(&self) -> Vec<StreamReport> {
         let Some(parts) = &self.parts else { return vec![self.report()] };
         let of = |(target, (worker, status)): (&Target, &(Arc<str>, Status))| {

@@ -32,7 +32,7 @@ pub use handle::SourceHandle;
 pub use kv_events::{Codec, StreamState};
 pub use poll::{PollSource, PollSpec};
 pub use report::{IgnoredCounts, SourceCounters, StreamCounts, StreamReport};
-pub use shared::{PodTopic, Publisher, Route, SharedSpec};
+pub use shared::{Member, PodTopic, Publisher, Route, SharedSocket, SharedSpec};
 pub use sink::{BlockSink, FanOut};
 pub use sse::{
     Carrier, EventSink, Message, PrefixSink, SseEndpoint, SseEndpointError, SseSource, SseSpec, StandardSink,

@@ -9,13 +9,13 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
 };
 
 use arc_swap::ArcSwap;
-use event_sources::StreamState;
+use event_sources::{SharedSocket, SharedSpec, StreamState};
 use kv_blocks::{Moment, Target, WorkerId};
 use kv_index::KvIndex;
 use net::Clock;
@@ -24,7 +24,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::{
     EngineLoad, FailureKind, RankView, Snapshot, Verdict, WorkerState,
-    entry::{Entry, RankStream},
+    entry::{Entry, EventStream},
     health::{Check, Next},
     probe::{REFUSED, Scrape, Trouble},
     snapshot_build,
@@ -59,6 +59,8 @@ pub(crate) struct Board {
     failing: Box<[AtomicBool]>,
     /// Endpoints being followed, and by whom: one publisher's events must not be credited to two workers.
     claims: Mutex<HashMap<String, WorkerId>>,
+    /// Sockets of ours that workers share, by endpoint, while any of them is there.
+    shared: Mutex<HashMap<String, Weak<SharedSocket>>>,
     /// Workers that have had their first verdict.
     pub(crate) settled: watch::Sender<usize>,
 }
@@ -75,8 +77,8 @@ impl Board {
         let failing = entries.iter().map(|_| AtomicBool::new(false)).collect();
         let snapshot = ArcSwap::from_pointee(snapshot_build::build(&entries));
         let settled = watch::Sender::new(0);
-        let (entries, claims) = (Mutex::new(entries), Mutex::default());
-        Self { clock, index, ejection, snapshot, entries, failing, claims, settled }
+        let (entries, claims, shared) = (Mutex::new(entries), Mutex::default(), Mutex::default());
+        Self { clock, index, ejection, snapshot, entries, failing, claims, shared, settled }
     }
 
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
@@ -217,8 +219,7 @@ impl Board {
             entry.distrusted.retain(|rank| *rank != target.rank);
             if !trusted {
                 entry.distrusted.push(target.rank);
-                let stream = entry.streams.iter().find(|stream| stream.rank == target.rank);
-                stream.inspect(|stream| stream.source.resync());
+                entry.stream_of(target.rank).inspect(|stream| stream.source.resync());
             }
         });
     }
@@ -283,8 +284,9 @@ impl Board {
             let mut news = Connections::Same;
             let mut any = false;
             for stream in &entry.streams {
-                let before = entry.view.ranks.get(stream.rank.0 as usize).copied().unwrap_or_default();
-                let now = entry.rank_view(stream);
+                let rank = stream.ranks.first();
+                let before = entry.view.ranks.get(rank.0 as usize).copied().unwrap_or_default();
+                let now = entry.rank_view(stream, rank);
                 any |= before != now;
                 match (connected(&before), connected(&now)) {
                     (true, false) => news = Connections::Lost,
@@ -315,7 +317,7 @@ impl Board {
     }
 
     /// Takes a worker's streams out, for their owner to stop them.
-    pub(crate) fn take_streams(&self, id: WorkerId) -> Vec<RankStream> {
+    pub(crate) fn take_streams(&self, id: WorkerId) -> Vec<EventStream> {
         self.change(id, |entry| std::mem::take(&mut entry.streams)).unwrap_or_default()
     }
 
@@ -333,6 +335,18 @@ impl Board {
     /// Gives a worker's claims back.
     pub(crate) fn unclaim(&self, id: WorkerId) {
         self.claims.lock().retain(|_, holder| *holder != id);
+    }
+
+    /// The socket bound at this endpoint; bound now if it is not.
+    pub(crate) fn shared_socket(&self, endpoint: &str, spec: SharedSpec) -> Arc<SharedSocket> {
+        let mut shared = self.shared.lock();
+        shared.retain(|_, socket| socket.strong_count() > 0);
+        if let Some(socket) = shared.get(endpoint).and_then(Weak::upgrade) {
+            return socket;
+        }
+        let socket = Arc::new(SharedSocket::bind(spec, Arc::clone(&self.index), self.clock));
+        shared.insert(endpoint.to_owned(), Arc::downgrade(&socket));
+        socket
     }
 
     /// The verdict on a worker as it stands.

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use event_sources::{SourceHandle, StreamState};
-use kv_blocks::DpRank;
+use kv_blocks::{DpRank, Target};
 use tokio::sync::Notify;
 
 use crate::{CacheSource, ModelArtefacts, PrefixCacheCounters, RankView, Verdict, WorkerView, health::Health};
@@ -15,8 +15,8 @@ pub(crate) struct Entry {
     pub(crate) health: Health,
     /// By base model id.
     pub(crate) artefacts: HashMap<Arc<str>, Arc<ModelArtefacts>>,
-    /// One per rank that has a stream.
-    pub(crate) streams: Vec<RankStream>,
+    /// One per rank that has a stream of its own, or one for all of them.
+    pub(crate) streams: Vec<EventStream>,
     /// Ranks whose events are not believed.
     pub(crate) distrusted: Vec<DpRank>,
     /// Its own counters, by rank, as last read.
@@ -59,17 +59,27 @@ impl Entry {
 
     /// What is to be seen of each rank.
     pub(crate) fn rank_views(&self) -> Vec<RankView> {
-        let of = |rank: u32| self.streams.iter().find(|stream| stream.rank.0 == rank);
-        let view = |(rank, _)| of(rank).map_or_else(RankView::default, |stream| self.rank_view(stream));
-        (0u32..).zip(&self.view.ranks).map(view).collect()
+        let view =
+            |(rank, _)| self.stream_of(rank).map_or_else(RankView::default, |stream| self.rank_view(stream, rank));
+        (0u32..).map(DpRank).zip(&self.view.ranks).map(view).collect()
+    }
+
+    /// The stream that speaks of this rank.
+    pub(crate) fn stream_of(&self, rank: DpRank) -> Option<&EventStream> {
+        self.streams.iter().find(|stream| stream.ranks.include(rank))
+    }
+
+    /// The targets that some of its streams speak of.
+    pub(crate) fn followed(&self, which: impl Fn(&EventStream) -> bool) -> Vec<Target> {
+        self.view.targets().filter(|target| self.stream_of(target.rank).is_some_and(&which)).collect()
     }
 
     /// A stream's part of the view. While it connects, fetches history or is not trusted, the cache is predicted; a gap
     /// being closed or a silent publisher leaves what is known usable.
-    pub(crate) fn rank_view(&self, stream: &RankStream) -> RankView {
+    pub(crate) fn rank_view(&self, stream: &EventStream, rank: DpRank) -> RankView {
         let state = stream.source.state();
         let cache = match state {
-            _ if self.distrusted.contains(&stream.rank) => CacheSource::Predicted,
+            _ if self.distrusted.contains(&rank) => CacheSource::Predicted,
             StreamState::Live | StreamState::Gapped | StreamState::Stale => CacheSource::Events,
             StreamState::Connecting | StreamState::Replaying | StreamState::Quarantined => CacheSource::Predicted,
         };
@@ -111,13 +121,34 @@ pub(crate) struct Outage {
     pub(crate) cache_forgotten: bool,
 }
 
-/// One rank's event stream.
+/// An event stream that is followed.
 #[derive(Debug)]
-pub(crate) struct RankStream {
-    pub(crate) rank: DpRank,
+pub(crate) struct EventStream {
+    /// Whose caches it speaks of.
+    pub(crate) ranks: Ranks,
     /// Whether missed events can be asked for.
     pub(crate) replay: bool,
     pub(crate) source: SourceHandle,
+}
+
+/// Ranks of one worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ranks {
+    One(DpRank),
+    All,
+}
+
+impl Ranks {
+    pub(crate) fn include(self, rank: DpRank) -> bool {
+        self == Self::One(rank) || self == Self::All
+    }
+
+    pub(crate) fn first(self) -> DpRank {
+        match self {
+            Self::One(rank) => rank,
+            Self::All => DpRank(0),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -9,11 +9,11 @@ use prometheus_client::registry::Registry;
 use tokio::{sync::watch, task::JoinHandle};
 
 use crate::{
-    EngineLoad, FailureKind, FleetParts, PrefixCacheCounters, RankView, Snapshot, WorkerState, WorkerView,
+    EngineLoad, FailureKind, FleetParts, PrefixCacheCounters, Prefixes, RankView, Snapshot, WorkerState, WorkerView,
     artefacts::ArtefactStore,
     board::{Board, Ejection},
     engine::Engine,
-    entry::{Entry, RankStream},
+    entry::Entry,
     health::{Health, HealthSettings},
     look::Orders,
     probe::{Asker, HealthCheck},
@@ -30,6 +30,8 @@ const SCRAPE_EVERY: Duration = Duration::from_secs(5);
 pub struct Fleet {
     board: Arc<Board>,
     artefacts: Arc<ArtefactStore>,
+    kv_cache_index: config::KvCacheIndex,
+    prefixes: Option<Prefixes>,
     workers: usize,
     stop: watch::Sender<bool>,
     /// Taken by the first [`Fleet::stop`].
@@ -47,6 +49,9 @@ pub enum StartError {
         /// What is wrong with it.
         error: net::WorkerUrlError,
     },
+    /// A stream of prefixes cannot be followed.
+    #[error("{0}")]
+    Prefixes(String),
 }
 
 impl Fleet {
@@ -55,6 +60,10 @@ impl Fleet {
     /// Metrics of the workers and their streams are registered in `registry`.
     pub fn start(parts: FleetParts, registry: &mut Registry) -> Result<Self, StartError> {
         let (entries, orders) = first_entries(&parts)?;
+        let stale_after = parts.kv_events.stale_after;
+        let kv_cache_index = parts.kv_cache_index;
+        let prefixes = Prefixes::start(&kv_cache_index, &parts.workers, stale_after, parts.clock);
+        let prefixes = prefixes.map_err(StartError::Prefixes)?;
         let ejection =
             Ejection { enabled: parts.circuit_breaker.enabled, max_ratio: parts.circuit_breaker.max_ejected_ratio };
         let board = Arc::new(Board::new(entries, ejection, parts.index, parts.clock));
@@ -70,7 +79,7 @@ impl Fleet {
                 tokio::spawn(supervisor.run(stop.subscribe()))
             })
             .collect();
-        Ok(Self { board, artefacts, workers, stop, supervisors: Mutex::new(supervisors) })
+        Ok(Self { board, artefacts, kv_cache_index, prefixes, workers, stop, supervisors: Mutex::new(supervisors) })
     }
 
     /// The fleet as it is now; one atomic load.
@@ -137,23 +146,46 @@ impl Fleet {
     pub fn stream_restarts(&self) -> HashMap<Target, u64> {
         let mut restarts = HashMap::new();
         self.board.each(|entry| {
-            let worker = entry.view.id;
-            let of = |stream: &RankStream| (Target { worker, rank: stream.rank }, stream.source.counters().resets);
-            restarts.extend(entry.streams.iter().map(of));
+            let resets = |target: Target| Some((target, entry.stream_of(target.rank)?.source.counters().resets));
+            restarts.extend(entry.view.targets().filter_map(resets));
         });
         restarts
     }
 
-    /// Every event stream, as `GET /admin/streams` shows it, in the order of workers and ranks.
+    /// How the view of prefixes is configured.
+    pub fn kv_cache_index(&self) -> &config::KvCacheIndex {
+        &self.kv_cache_index
+    }
+
+    /// The view of prefixes; `None`: the configuration wants none.
+    pub fn prefixes(&self) -> Option<&Prefixes> {
+        self.prefixes.as_ref()
+    }
+
+    /// Every event stream, as `GET /admin/streams` shows it: of blocks in the order of workers and ranks, then of
+    /// prefixes.
     pub fn streams(&self) -> Vec<event_sources::StreamReport> {
         let mut reports = Vec::new();
-        self.board.each(|entry| reports.extend(entry.streams.iter().map(|stream| stream.source.report())));
+        self.board.each(|entry| {
+            for stream in &entry.streams {
+                let before = reports.len();
+                reports.extend(stream.source.reports());
+                if reports.len() == before {
+                    // Nobody has said anything yet: that is shown too.
+                    reports.push(stream.source.report());
+                }
+            }
+        });
+        reports.extend(self.prefixes.iter().flat_map(Prefixes::streams).map(|(report, _)| report));
         reports
     }
 
     /// Stops and awaits every supervisor and every stream. A second call returns at once.
     pub async fn stop(&self) {
         self.stop.send_replace(true);
+        if let Some(prefixes) = &self.prefixes {
+            prefixes.stop().await;
+        }
         let supervisors = std::mem::take(&mut *self.supervisors.lock());
         for supervisor in supervisors {
             if let Err(error) = supervisor.await {
@@ -193,7 +225,7 @@ fn orders_for(id: WorkerId, worker: &config::Worker, parts: &FleetParts, url: Wo
     Orders {
         id,
         name: worker.name.as_str().into(),
-        asker: Asker::new(url, worker.api_key.as_ref(), checks.timeout),
+        asker: Asker::new(url.clone(), worker.api_key.as_ref(), checks.timeout),
         health_check: HealthCheck { own: worker.health_check.clone(), global_endpoint: checks.endpoint.clone() },
         checks_enabled: checks.enabled,
         engine: worker.engine,
@@ -204,6 +236,10 @@ fn orders_for(id: WorkerId, worker: &config::Worker, parts: &FleetParts, url: Wo
             own: worker.kv_events.clone(),
             all: parts.kv_events.clone(),
             host_is_its_own: !shared_host,
+            url,
+            api_key: worker.api_key.clone(),
+            block_size: worker.block_size,
+            scheme: parts.scheme,
         },
         connect_timeout: parts.connect_timeout,
         scrape_every: SCRAPE_EVERY,

@@ -12,11 +12,8 @@ use crate::{
     ModelArtefacts, ServedLora, ServedModel,
     artefacts::ArtefactStore,
     board::Board,
-    probe::{
-        self, Asker, HealthCheck, Identity, Scrape, SideAnswers, Trouble, event_endpoints::EventEndpoint,
-        model_list::ModelList,
-    },
-    streams::StreamSettings,
+    probe::{self, Asker, HealthCheck, Identity, Scrape, SideAnswers, Trouble, model_list::ModelList},
+    streams::{StreamSettings, Wanted},
 };
 
 /// Most models whose tokenizer is looked for on one worker; an aggregator may list thousands.
@@ -90,7 +87,7 @@ pub(crate) struct Discovery {
     /// By base model id.
     pub(crate) artefacts: HashMap<Arc<str>, Arc<ModelArtefacts>>,
     pub(crate) ranks: u32,
-    pub(crate) streams: Vec<EventEndpoint>,
+    pub(crate) streams: Vec<Wanted>,
     pub(crate) said: SideAnswers,
     /// Its load and counters, and when they were read.
     pub(crate) scrape: Option<(Moment, Scrape)>,

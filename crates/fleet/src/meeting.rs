@@ -14,6 +14,7 @@ use crate::{
     fleet::first_entries,
     look::{Looker, Orders, Pace},
     probe::{self, Scrape, SideAnswers},
+    streams::Wanted,
 };
 
 /// The configured workers, none of them followed or watched.
@@ -47,7 +48,7 @@ pub struct Meeting {
     pub metrics_ranks: u32,
     /// The publishers it announces. `None`: it does not answer that; empty: it publishes nothing.
     pub announced: Option<Vec<EventEndpoint>>,
-    /// The publishers that the router would follow.
+    /// The ZMQ publishers that the router would connect to.
     pub streams: Vec<EventEndpoint>,
 }
 
@@ -92,7 +93,7 @@ impl Meetings {
             models: found.list.models,
             loras: found.list.loras,
             base: found.base,
-            streams: found.streams,
+            streams: found.streams.into_iter().filter_map(Wanted::into_publisher).collect(),
         })
     }
 

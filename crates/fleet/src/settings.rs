@@ -2,6 +2,7 @@
 
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
+use kv_blocks::HashScheme;
 use kv_index::KvIndex;
 use net::Clock;
 
@@ -19,6 +20,8 @@ pub struct FleetParts {
     pub models: config::Models,
     /// Whether and how event streams are followed.
     pub kv_events: config::KvEvents,
+    /// The view of prefixes and its streams.
+    pub kv_cache_index: config::KvCacheIndex,
     /// Intervals and thresholds of the checks.
     pub health_checks: config::HealthChecks,
     /// When a failing worker is left out.
@@ -29,6 +32,8 @@ pub struct FleetParts {
     pub hub_cache: HubCache,
     /// The index that event streams fill.
     pub index: Arc<KvIndex>,
+    /// How it hashes.
+    pub scheme: HashScheme,
     /// The process's clock.
     pub clock: Clock,
     /// Told every verdict.

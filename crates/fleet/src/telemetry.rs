@@ -84,7 +84,7 @@ impl Reading {
                 *self.ignored.entry(reason).or_default() += times;
             }
             let state = stream.source.state();
-            worker.stream = Some(worker.stream.map_or(state, |worst| worse(worst, state)));
+            worker.stream = Some(worker.stream.map_or(state, |worst| worst.worse(state)));
             let lag = stream.source.report().lag_ms.map(|ms| ms / 1e3);
             worker.lag_s = worker.lag_s.into_iter().chain(lag).reduce(f64::max);
             let age = stream.source.last_event_at().map(|at| now.since(at).as_secs_f64());
@@ -158,19 +158,6 @@ impl Reading {
             }),
         )
     }
-}
-
-/// The state that needs the operator's eye more.
-fn worse(one: StreamState, other: StreamState) -> StreamState {
-    let rank = |state| match state {
-        StreamState::Live => 0,
-        StreamState::Stale => 1,
-        StreamState::Gapped => 2,
-        StreamState::Replaying => 3,
-        StreamState::Connecting => 4,
-        StreamState::Quarantined => 5,
-    };
-    if rank(other) > rank(one) { other } else { one }
 }
 
 struct Writer<'a>(DescriptorEncoder<'a>);

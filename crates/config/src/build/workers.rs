@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use kv_blocks::{BlockSize, Role, Tier};
 
+use super::{problem_at, worker_events};
 use crate::{
-    CheckMethod, Engine, EventSource, HealthCheck, ReplayEndpoint, Worker, WorkerKvEvents,
+    CheckMethod, Engine, HealthCheck, Worker, WorkerKvEvents,
     checked::{Checked, Value},
     problem::Draft,
 };
@@ -26,20 +27,21 @@ pub(super) fn workers(root: &mut Checked, problems: &mut Vec<Draft>) -> Vec<Work
             let draft = Draft::new(format!("workers[{at}].name"), format!("cannot use `{name}` as a name"));
             let draft =
                 draft.expected("1 to 128 visible ASCII characters without `/`, `,` and `\"`").value(name.into());
-            problems.push(place(draft, entry.key("name"), entry));
+            problems.push(problem_at(draft, entry.key("name"), entry));
             continue;
         }
         if let Some(first) = seen.get(&name) {
             let message = format!("`{name}` is also the name of workers[{first}]");
             let draft = Draft::new(format!("workers[{at}].name"), message).expected("a name of its own");
-            problems.push(place(draft.value(name.into()), entry.key("name"), entry));
+            problems.push(problem_at(draft.value(name.into()), entry.key("name"), entry));
             continue;
         }
         seen.insert(name.clone(), at);
         entry.key_mut("name").value = Value::Text(name.clone());
         inherit(entry.key_mut("block_size"), &default_block_size);
         inherit(entry.key_mut("kv_events").key_mut("topic"), &default_topic);
-        workers.push(worker(entry, name, url));
+        let kv_events = worker_events::kv_events(entry.key("kv_events"), entry, at, problems);
+        workers.push(worker(entry, name, url, kv_events));
     }
     workers
 }
@@ -50,21 +52,13 @@ fn is_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b',' | b'"'))
 }
 
-/// The place of the name, or of the entry where the name is made from the URL.
-fn place(draft: Draft, name: &Checked, entry: &Checked) -> Draft {
-    match name.origin.as_ref().or(entry.origin.as_ref()) {
-        Some(origin) => draft.at(origin.clone()),
-        None => draft,
-    }
-}
-
 fn inherit(own: &mut Checked, default: &Checked) {
     if !own.is_set() {
         own.value = default.value.clone();
     }
 }
 
-fn worker(entry: &Checked, name: String, url: String) -> Worker {
+fn worker(entry: &Checked, name: String, url: String, kv_events: WorkerKvEvents) -> Worker {
     let texts = |key: &str| entry.key(key).items().iter().filter_map(Checked::text).map(Into::into).collect();
     Worker {
         name,
@@ -80,7 +74,7 @@ fn worker(entry: &Checked, name: String, url: String) -> Worker {
         block_size: entry.key("block_size").int_or_word().and_then(|tokens| BlockSize::new(tokens).ok()),
         dp_ranks: entry.key("dp_ranks").count_or_word(),
         health_check: health_check(entry.key("health_check")),
-        kv_events: kv_events(entry.key("kv_events")),
+        kv_events,
         allow_tiers: entry.key("allow_tiers").items().iter().filter_map(tier).collect(),
     }
 }
@@ -111,24 +105,5 @@ fn health_check(section: &Checked) -> HealthCheck {
         accept_status: statuses("accept_status"),
         warmup_status: statuses("warmup_status"),
         timeout: section.key("timeout").duration_if_set(),
-    }
-}
-
-fn kv_events(section: &Checked) -> WorkerKvEvents {
-    let replay = section.key("replay_endpoint");
-    WorkerKvEvents {
-        source: match section.key("source").word() {
-            Some("zmq") => EventSource::Zmq,
-            Some("none") => EventSource::None,
-            _ => EventSource::Auto,
-        },
-        endpoint: section.key("endpoint").text().map(Into::into),
-        replay_endpoint: match (replay.text(), replay.word()) {
-            (Some(endpoint), _) => ReplayEndpoint::At(endpoint.into()),
-            (None, Some("none")) => ReplayEndpoint::None,
-            _ => ReplayEndpoint::Auto,
-        },
-        topic: section.key("topic").text().unwrap_or_default().to_owned(),
-        bind: section.key("bind").bool(),
     }
 }

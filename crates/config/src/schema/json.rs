@@ -48,6 +48,7 @@ fn kind(kind_: &Kind) -> Json {
         Kind::Size { min, max } => json!({"type": ["string", "integer"], "minimum": min, "maximum": max}),
         Kind::UrlPath => json!({"type": "string", "pattern": "^/"}),
         Kind::Endpoint => json!({"type": "string", "pattern": "^(tcp|ipc)://"}),
+        Kind::Stream(schemes) => json!({"type": "string", "pattern": format!("^({})://", schemes.join("|"))}),
         Kind::Text | Kind::Path | Kind::WorkerUrl | Kind::Listen | Kind::Secret => json!({"type": "string"}),
         Kind::Word(choices) => json!({"enum": words(choices)}),
         Kind::WordOr(choices, other) => {

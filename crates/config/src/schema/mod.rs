@@ -4,6 +4,8 @@
 //! except the code that puts its value into [`crate::Settings`].
 
 mod json;
+mod kinds;
+mod kv;
 mod page;
 mod table;
 
@@ -54,6 +56,8 @@ pub(crate) enum Kind {
     UrlPath,
     /// `tcp://host:port` or `ipc://path`.
     Endpoint,
+    /// Where a stream of events is, with one of these schemes.
+    Stream(&'static [&'static str]),
     /// A worker's base URL.
     WorkerUrl,
     Listen,
@@ -153,6 +157,7 @@ impl Kind {
             Self::Path => "a path".into(),
             Self::UrlPath => "a path such as /health".into(),
             Self::Endpoint => "tcp://HOST:PORT or ipc://PATH".into(),
+            Self::Stream(schemes) => format!("the place of a stream with one of the schemes {}", schemes.join(", ")),
             Self::WorkerUrl => "a URL such as http://127.0.0.1:8000".into(),
             Self::Listen => "an address such as 127.0.0.1:8080, [::1]:8080 or unix:/run/warmroute.sock".into(),
             Self::Secret => "a text, best as ${NAME} of an environment variable".into(),

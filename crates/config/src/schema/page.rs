@@ -54,6 +54,10 @@ fn rows(keys: &[Key], path: &str, out: &mut String) {
         let path = format!("{path}.{}", key.name);
         match key.kind {
             Kind::Section(inner) => rows(inner, &path, out),
+            Kind::List(Kind::Section(inner)) => {
+                row(key, &path, out);
+                rows(inner, &format!("{path}[]"), out);
+            }
             Kind::Map(Kind::Section(inner)) => {
                 row(key, &path, out);
                 rows(inner, &format!("{path}.NAME"), out);

@@ -1,8 +1,13 @@
 //! The table itself. Read it top-down: the sections first, their keys below.
 
-use std::time::Duration;
-
-use super::{Built, Choice, Key, Kind, Range, key, word, word_later};
+use super::{
+    Built, Choice, Key, Kind, Range, key,
+    kinds::{
+        ANY_INT, ANY_PORT, AUTO, BLOCK_SIZE, COUNT, PAUSE, PORT, RATIO, SECONDS, SECONDS_OR_ZERO, STATUS, section, size,
+    },
+    kv::{KV_CACHE_INDEX, KV_EVENTS, WORKER_KV_EVENTS},
+    word, word_later,
+};
 
 /// The sections of the file that this version acts on.
 pub(crate) const ROOT: &[Key] = &[
@@ -17,6 +22,11 @@ pub(crate) const ROOT: &[Key] = &[
     section("models", MODELS, "Where tokenizers and chat templates come from."),
     section("routing", ROUTING, "How a worker is chosen."),
     section("kv_events", KV_EVENTS, "How KV events are followed, and what the block index may hold."),
+    section(
+        "kv_cache_index",
+        KV_CACHE_INDEX,
+        "Which backend has which prompt prefix, as streams that name whole prefixes say.",
+    ),
     section("parity", PARITY, "How far predictions may be off before a worker's events are not believed any more."),
     section("health_checks", HEALTH_CHECKS, "How workers are checked."),
     section("request", REQUEST, "Time limits of one request."),
@@ -31,7 +41,6 @@ pub(crate) const ROOT: &[Key] = &[
 pub(crate) const LATER_SECTIONS: &[&str] = &[
     "discovery",
     "prefix_routing",
-    "kv_cache_index",
     "response_cache",
     "queue",
     "cache",
@@ -177,37 +186,6 @@ const HEALTH_CHECK: &[Key] = &[
     key("timeout", SECONDS, "~", "Time for one answer; unset = `health_checks.timeout`."),
 ];
 
-const WORKER_KV_EVENTS: &[Key] = &[
-    key(
-        "source",
-        Kind::Word(&[
-            word("auto"),
-            word("zmq"),
-            word("none"),
-            word_later("sse"),
-            word_later("ws"),
-            word_later("poll"),
-            word_later("nats"),
-        ]),
-        "auto",
-        "Which kind of stream; `none` = its cache is predicted from our own decisions.",
-    ),
-    key(
-        "endpoint",
-        Kind::WordOr(AUTO, &Kind::Endpoint),
-        "auto",
-        "Where the stream is; `auto` = asked of the engine, else its host at `kv_events.default_port`.",
-    ),
-    key(
-        "replay_endpoint",
-        Kind::WordOr(&[word("auto"), word("none")], &Kind::Endpoint),
-        "auto",
-        "Where missed events can be asked for.",
-    ),
-    key("topic", Kind::Text, "", "Only messages whose topic starts with this; empty = `kv_events.topic_filter`."),
-    key("bind", Kind::Bool, "false", "Listen at `endpoint` and let the engine connect.").later(),
-];
-
 const MODELS: &[Key] = &[
     section(
         "defaults",
@@ -329,41 +307,6 @@ const POLICIES: &[Choice] = &[
     word_later("continuum"),
 ];
 
-const KV_EVENTS: &[Key] = &[
-    key("enabled", Kind::Bool, "true", "Follow the engines' KV events."),
-    key("memory_budget", size(1 << 20, 1 << 50), "512MiB", "Memory that the block index may use."),
-    key("snapshot", Kind::Path, "~", "File that keeps the index over a restart.").later(),
-    key(
-        "block_hash",
-        Kind::Word(&[word("xxh3"), word("fnv1a"), word_later("keyed")]),
-        "xxh3",
-        "How block hashes are computed.",
-    ),
-    key("block_hash_seed", ANY_INT, "1337", "Seed of `xxh3`."),
-    key("default_port", PORT, "5557", "Port of the event stream where an engine does not announce one."),
-    key("topic_filter", Kind::Text, "", "Only messages whose topic starts with this."),
-    key("replay", Kind::Bool, "true", "Ask for missed events where the engine keeps them."),
-    key("max_message", size(1 << 10, 1 << 30), "64MiB", "Longest message; a longer one ends the connection."),
-    key("queue_batches", Kind::Int { min: 1, max: 1 << 24 }, "65536", "Most batches waiting per stream."),
-    key(
-        "max_events_per_second",
-        Kind::Int { min: 1, max: 1_000_000_000 },
-        "1000000",
-        "Most events taken per second and stream.",
-    )
-    .later(),
-    key("stale_after", SECONDS, "60s", "A stream without a message is called stale after this."),
-    section(
-        "prediction",
-        &[
-            key("ttl", SECONDS, "120s", "A predicted block is forgotten after this."),
-            key("max_blocks", Kind::Int { min: 1, max: 1 << 40 }, "1048576", "Most predicted blocks."),
-            key("prune_target_ratio", RATIO, "0.8", "When there are more, the oldest go until this share is left."),
-        ],
-        "The cache of workers without events, predicted from our own decisions.",
-    ),
-];
-
 const PARITY: &[Key] = &[
     key("window", SECONDS, "600s", "How long a request counts."),
     // The upper end is what is kept of each rank.
@@ -460,24 +403,3 @@ const DECISIONS: &[Key] = &[
         "The decision log (alias: top-level `decision_log`).",
     ),
 ];
-
-const AUTO: &[Choice] = &[word("auto")];
-const PORT: Kind = Kind::Int { min: 1, max: 65_535 };
-const ANY_PORT: Kind = Kind::WordOr(AUTO, &Kind::Int { min: 0, max: 65_535 });
-const BLOCK_SIZE: Kind = Kind::WordOr(AUTO, &Kind::Int { min: 1, max: 1 << 16 });
-const COUNT: Kind = Kind::Int { min: 1, max: 1_000_000 };
-const ANY_INT: Kind = Kind::Int { min: 0, max: u64::MAX };
-const RATIO: Kind = Kind::Float(Range { min: 0.0, max: 1.0, open: false });
-const STATUS: Kind = Kind::Int { min: 100, max: 599 };
-const SECONDS: Kind = Kind::Duration { least: Duration::from_millis(1) };
-const SECONDS_OR_ZERO: Kind = Kind::Duration { least: Duration::ZERO };
-/// For what repeats: shorter pauses would be a busy loop.
-const PAUSE: Kind = Kind::Duration { least: Duration::from_millis(10) };
-
-const fn size(min: u64, max: u64) -> Kind {
-    Kind::Size { min, max }
-}
-
-const fn section(name: &'static str, keys: &'static [Key], doc: &'static str) -> Key {
-    key(name, Kind::Section(keys), "", doc)
-}

@@ -1,6 +1,6 @@
 //! One worker, as configured.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use kv_blocks::{BlockSize, Role, Tier};
 
@@ -137,17 +137,27 @@ pub struct WorkerKvEvents {
     pub replay_endpoint: ReplayEndpoint,
     /// Only messages whose topic starts with this (its own, else `kv_events.topic_filter`).
     pub topic: String,
-    /// Listen at `endpoint` and let the engine connect. Always false in this version.
+    /// Listen at `endpoint` and let the engine connect.
     pub bind: bool,
+    /// File with what the stream's sender wants to see.
+    pub token_file: Option<PathBuf>,
 }
 
-/// `workers[].kv_events.source`.
+/// `workers[].kv_events.source`, `auto` resolved where the endpoint says which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventSource {
-    /// Whatever the engine announces.
+    /// A ZMQ publisher, if the engine announces one or one is found.
     Auto,
     /// A ZMQ publisher.
     Zmq,
+    /// Standard events, server-sent. There is an endpoint.
+    Sse,
+    /// Standard events in a WebSocket. There is an endpoint.
+    Ws,
+    /// TensorRT-LLM's list.
+    Poll,
+    /// A NATS subject. There is an endpoint.
+    Nats,
     /// No stream: its cache is predicted from our own decisions.
     None,
 }

@@ -40,7 +40,7 @@ pub(super) fn judge(subject: &Subject<'_>, meeting: &Meeting, findings: &mut Fin
     }
     findings.set("events_enabled", events_enabled(subject, meeting));
     if findings.status("events_enabled") != Some(Status::Ok) {
-        findings.skip_rest(&STREAM, "there are no events");
+        findings.skip_rest(&STREAM, "there are no events to look at");
         return;
     }
     findings.set("events_endpoint", endpoint::judge(subject, meeting));
@@ -93,6 +93,11 @@ fn events_enabled(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
         let message = format!("{key} is none: the router follows no events of this worker and guesses what is cached");
         return Finding::fail(message, format!("set {key}: auto")).found("off").expected("on");
     }
+    if let Some(way) = another_way(&subject.worker.kv_events) {
+        return Finding::skip(format!(
+            "events come {way}, which only a running router follows: GET /admin/streams shows how the stream stands"
+        ));
+    }
     if meeting.announced.as_ref().is_some_and(Vec::is_empty) {
         let message = "the engine says that it publishes no events: what it has cached can only be guessed";
         return Finding::fail(message, engine).found("off").expected("on");
@@ -103,6 +108,18 @@ fn events_enabled(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
     }
     let fix = format!("{engine}, and set {} if it does not announce where", subject.key("kv_events.endpoint"));
     Finding::fail("no publisher of events is known", fix).found("none").expected("on")
+}
+
+/// How events come that are not a publisher's to connect to.
+fn another_way(events: &config::WorkerKvEvents) -> Option<&'static str> {
+    match events.source {
+        _ if events.bind => Some("to a socket of the router's"),
+        EventSource::Sse => Some("over HTTP"),
+        EventSource::Ws => Some("over a WebSocket"),
+        EventSource::Poll => Some("in lists that are asked for, and can be asked for once"),
+        EventSource::Nats => Some("over NATS"),
+        EventSource::Auto | EventSource::Zmq | EventSource::None => None,
+    }
 }
 
 /// The streams that both sides know of.

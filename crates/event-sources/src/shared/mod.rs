@@ -4,8 +4,10 @@
 //! has a [`Track`](crate::track::Track) of its own. History cannot be asked for here: nobody knows where.
 
 mod follower;
+mod socket;
 mod source;
 mod topic;
 
+pub use socket::{Member, SharedSocket};
 pub use source::{Publisher, Route, SharedSpec};
 pub use topic::PodTopic;

@@ -216,6 +216,7 @@ impl Applier {
         self.outlet.show(Status {
             state: self.state(&link),
             last_seq: tally.last_seq,
+            block_size: tally.block_size,
             lag_events: self.queue.len() as u64,
             last_event_at: self.last_event_at,
             last_error: self.last_error.clone(),

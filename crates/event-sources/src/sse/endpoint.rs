@@ -80,8 +80,8 @@ impl SseEndpoint {
         self.url.host().unwrap_or_default()
     }
 
-    /// The `Host` header.
-    pub(crate) fn authority(&self) -> String {
+    /// The `Host` header: host and port.
+    pub fn authority(&self) -> String {
         self.url.authority()
     }
 

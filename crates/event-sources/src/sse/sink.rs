@@ -56,6 +56,8 @@ pub struct Tally {
     pub cleared: u64,
     /// The last number, where events are numbered.
     pub last_seq: Option<u64>,
+    /// Tokens per block, as events last said.
+    pub block_size: Option<u32>,
     /// What was last wrong with an event.
     pub last_error: Option<String>,
 }

@@ -109,6 +109,7 @@ impl StandardSink {
         let done = match update {
             HashedUpdate::Stored { parent, hashes, tier } => {
                 tally.stored += 1;
+                tally.block_size = Some(namespace.block_size.tokens());
                 self.index.store_hashes(target, namespace, *parent, hashes, *tier)
             }
             HashedUpdate::Removed { hashes, tier } => {

@@ -1,12 +1,19 @@
 //! Streams that run, end and are followed elsewhere, with publishers that nobody is.
 
-use kv_blocks::{BlockSize, HashScheme, Identity, Namespace, SequenceHash};
+use config::{EventSource, ReplayEndpoint};
+use event_sources::Endpoint;
+use kv_blocks::{BlockSize, DpRank, HashScheme, Identity, Namespace, SequenceHash, Target};
 use kv_index::{IndexSettings, KvIndex};
 use net::Clock;
 use tokio::runtime::Builder;
+use zmtp::Limits;
 
-use super::*;
-use crate::board::Ejection;
+use super::{find::next_port_if_replay, *};
+use crate::{
+    board::Ejection,
+    entry::Entry,
+    probe::event_endpoints::{self, EventEndpoint},
+};
 
 const ID: WorkerId = WorkerId(0);
 
@@ -17,6 +24,7 @@ fn settings() -> StreamSettings {
         replay_endpoint: ReplayEndpoint::Auto,
         topic: String::new(),
         bind: false,
+        token_file: None,
     };
     let all = config::KvEvents {
         enabled: true,
@@ -32,7 +40,16 @@ fn settings() -> StreamSettings {
         stale_after: Duration::from_secs(60),
         prediction: config::Prediction { ttl: RETRY, max_blocks: 16, prune_target_ratio: 0.8 },
     };
-    StreamSettings { own, all, host_is_its_own: true }
+    let url = "http://127.0.0.1:1".parse().expect("a url");
+    StreamSettings {
+        own,
+        all,
+        host_is_its_own: true,
+        url,
+        api_key: None,
+        block_size: None,
+        scheme: HashScheme::default(),
+    }
 }
 
 /// A board of one worker, and a chain of blocks to be entered for its first rank.
@@ -65,10 +82,11 @@ impl Scene {
         self.index.lookup(&self.namespace, &self.chain, self.board.clock.now()).is_empty()
     }
 
-    fn wanted(port: u16, replay_port: Option<u16>) -> Vec<EventEndpoint> {
+    fn wanted(port: u16, replay_port: Option<u16>) -> Vec<Wanted> {
         let at = |port: u16| format!("tcp://127.0.0.1:{port}");
         let replay_endpoint = replay_port.map(at);
-        vec![EventEndpoint { rank: 0, endpoint: at(port), replay_endpoint, topic: String::new() }]
+        let place = EventEndpoint { rank: 0, endpoint: at(port), replay_endpoint, topic: String::new() };
+        vec![Wanted::Publisher(place)]
     }
 }
 

@@ -8,5 +8,6 @@ mod identity;
 mod lifecycle;
 mod requests;
 mod setup;
+mod sources;
 mod tokenizers;
 mod trust;

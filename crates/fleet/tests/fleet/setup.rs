@@ -1,13 +1,17 @@
 //! A fleet over given engines, and waiting for what it finds.
 
-use std::{num::NonZeroU32, sync::Arc, time::Duration};
+use std::{
+    num::{NonZeroU32, NonZeroUsize},
+    sync::Arc,
+    time::Duration,
+};
 
 use config::{
-    BlockHashKind, ChatTemplate, CheckMethod, CircuitBreaker, EventSource, HealthCheck, HealthChecks, KvEvents, Model,
-    Models, Prediction, ReplayEndpoint, Tokenizer, Worker, WorkerKvEvents,
+    BlockHashKind, ChatTemplate, CheckMethod, CircuitBreaker, EventSource, HealthCheck, HealthChecks, KvCacheIndex,
+    KvEvents, Model, Models, Offloading, Prediction, ReplayEndpoint, Tokenizer, Worker, WorkerKvEvents,
 };
 use fleet::{Fleet, FleetParts, HubCache, Snapshot, WorkerView};
-use kv_blocks::{Role, Tier};
+use kv_blocks::{HashScheme, Role, Tier};
 use kv_index::{IndexSettings, KvIndex};
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
@@ -41,6 +45,7 @@ pub(crate) fn worker(name: &str, url: &str) -> Worker {
             replay_endpoint: ReplayEndpoint::Auto,
             topic: String::new(),
             bind: false,
+            token_file: None,
         },
         allow_tiers: vec![Tier::Device, Tier::Host, Tier::Disk],
     }
@@ -70,6 +75,13 @@ pub(crate) fn parts(workers: Vec<Worker>) -> FleetParts {
             stale_after: Duration::from_secs(60),
             prediction: Prediction { ttl: Duration::from_secs(120), max_blocks: 1024, prune_target_ratio: 0.8 },
         },
+        kv_cache_index: KvCacheIndex {
+            enabled: false,
+            max_entries: NonZeroUsize::MIN,
+            entry_ttl: PATIENCE,
+            offloading: Offloading::Off,
+            event_sources: Vec::new(),
+        },
         health_checks: HealthChecks {
             enabled: true,
             interval: Duration::from_secs(30),
@@ -92,6 +104,7 @@ pub(crate) fn parts(workers: Vec<Worker>) -> FleetParts {
         connect_timeout: Duration::from_secs(1),
         hub_cache: HubCache::default(),
         index: Arc::new(KvIndex::new(IndexSettings::default())),
+        scheme: HashScheme::default(),
         clock: net::Clock::system(),
         on_verdict: Arc::new(|_| ()),
     }

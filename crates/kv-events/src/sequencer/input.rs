@@ -53,6 +53,20 @@ impl StreamState {
     pub const ALL: [Self; 6] =
         [Self::Connecting, Self::Replaying, Self::Live, Self::Gapped, Self::Stale, Self::Quarantined];
 
+    /// Of two streams' states the one that needs the operator's eye more.
+    #[must_use]
+    pub fn worse(self, other: Self) -> Self {
+        let rank = |state| match state {
+            Self::Live => 0,
+            Self::Stale => 1,
+            Self::Gapped => 2,
+            Self::Replaying => 3,
+            Self::Connecting => 4,
+            Self::Quarantined => 5,
+        };
+        if rank(other) > rank(self) { other } else { self }
+    }
+
     /// The name used in replies and metrics.
     pub fn as_str(self) -> &'static str {
         match self {

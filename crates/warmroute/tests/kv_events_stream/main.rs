@@ -6,6 +6,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod feeding;
 mod following;
 mod refusals;
 mod shape;

@@ -1,0 +1,113 @@
+//! `GET /admin/kv-index/stats` and `/backends`, `POST /admin/kv-index/clear`: what the block index and the view of prefixes
+//! hold, and the streams of the latter.
+
+use std::sync::Arc;
+
+use axum::{extract::State, response::Response};
+use dialect::{ApiError, ErrorCode};
+use event_sources::StreamReport;
+use fleet::Prefixes;
+use prefix_view::{BackendStats, EventKind, ViewStats};
+use serde_json::{Value, json};
+
+use crate::{AdminParts, answer};
+
+/// `scoring` shows the defaults: no policy scores by this view yet, so nothing was decided or measured either.
+pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
+    let prefixes = parts.fleet.prefixes();
+    let view = prefixes.map(|prefixes| prefixes.view().stats()).unwrap_or_default();
+    let (config, blocks) = (parts.fleet.kv_cache_index(), parts.index.stats());
+    let scoring = prefix_view::ScoringSettings::default();
+    answer::json(&json!({
+        "enabled": prefixes.is_some(),
+        "config": {
+            "backend": "memory",
+            "max_entries": config.max_entries.get(),
+            "entry_ttl_seconds": config.entry_ttl.as_secs(),
+            "event_sources_count": config.event_sources.len(),
+            "scoring": {
+                "overlap_weight": scoring.overlap_weight, "load_weight": scoring.load_weight,
+                "health_weight": scoring.health_weight, "min_overlap_threshold": scoring.min_overlap_threshold,
+            },
+        },
+        "index": {
+            "prefix_count": view.prefixes, "entry_count": view.entries,
+            "total_hits": view.hits, "total_evictions": view.evicted_entries,
+        },
+        "event_sources": prefixes.map(sources).unwrap_or_default(),
+        "routing_decisions": {"kv_aware": 0, "fallback": 0, "total": 0},
+        "query_latency_count": view.queries,
+        "overlap_score_count": 0,
+        "blocks": {
+            "namespaces": blocks.namespaces, "distinct": blocks.distinct, "memberships": blocks.memberships,
+            "speculative": blocks.speculative, "predicted": blocks.predicted, "orphans": blocks.orphans,
+            "bytes": blocks.bytes, "budget_bytes": blocks.budget_bytes, "shed": blocks.shed,
+        },
+    }))
+}
+
+fn sources(prefixes: &Prefixes) -> Vec<Value> {
+    let of = |(report, reconnects): (StreamReport, u64)| {
+        json!({
+            "backend_name": report.worker, "connected": is_connected(&report),
+            "events_received": received(&report), "events_dropped": report.counts.dropped,
+            "last_event_at": report.last_event_at, "reconnect_count": reconnects,
+        })
+    };
+    prefixes.streams().into_iter().map(of).collect()
+}
+
+fn is_connected(report: &StreamReport) -> bool {
+    report.state != "connecting"
+}
+
+/// Events that came, those included that were let go.
+fn received(report: &StreamReport) -> u64 {
+    report.counts.events.saturating_add(report.counts.dropped)
+}
+
+pub(crate) async fn backends(State(parts): State<Arc<AdminParts>>) -> Response {
+    let prefixes = parts.fleet.prefixes();
+    let view = prefixes.map(|prefixes| prefixes.view().stats()).unwrap_or_default();
+    let streams = prefixes.map(Prefixes::streams).unwrap_or_default();
+    let rows: Vec<Value> =
+        streams.into_iter().map(|(report, reconnects)| backend(&report, reconnects, &view)).collect();
+    answer::json(&json!({"enabled": prefixes.is_some(), "backends": rows}))
+}
+
+fn backend(report: &StreamReport, reconnects: u64, view: &ViewStats) -> Value {
+    let own = view.backends.iter().find(|own| own.backend == report.worker);
+    let events = |kind: EventKind| own.map_or(0, |own| own.events[kind.index()]);
+    let held = |count: fn(&BackendStats) -> u64| own.map_or(0, count);
+    json!({
+        "backend_name": report.worker,
+        "connection": {
+            "connected": is_connected(report), "reconnect_count": reconnects, "last_event_at": report.last_event_at,
+        },
+        "events": {
+            "received": received(report), "processed": report.counts.applied, "dropped": report.counts.dropped,
+            "index_created": events(EventKind::Created), "index_evicted": events(EventKind::Evicted),
+        },
+        "held": {"gpu_hot": held(|own| own.hot), "storage_warm": held(|own| own.warm)},
+    })
+}
+
+/// Empties the view of prefixes, and not the block index: no stream would say again what that holds.
+pub(crate) async fn clear(State(parts): State<Arc<AdminParts>>) -> Response {
+    let Some(prefixes) = parts.fleet.prefixes() else {
+        let message = "there is no view of prefixes to clear: kv_cache_index.enabled is false";
+        return answer::error(&ApiError::new(ErrorCode::InvalidRequest, message));
+    };
+    let before = prefixes.view().stats().entries;
+    match prefixes.view().clear() {
+        Ok(cleared) => answer::json(&json!({
+            "success": true, "entries_before_clear": before, "cleared_entries": cleared.entries,
+        })),
+        Err(unavailable) => answer::error(&ApiError::new(ErrorCode::Internal, unavailable.to_string())),
+    }
+}
+
+pub(crate) async fn post_only() -> Response {
+    let message = "/admin/kv-index/clear answers POST only";
+    answer::error(&ApiError::new(ErrorCode::MethodNotAllowed, message))
+}

@@ -1,0 +1,143 @@
+//! Where KV events come from, and the view of prefixes.
+
+mod sources;
+
+use std::time::Duration;
+
+use config::{EventSource, Offloading, PrefixHashKind};
+use contract_id::contract;
+use sources::{lines, load_all, problem, settings};
+
+#[test]
+#[contract("CK40", "CK54", "CK56")]
+fn the_view_of_prefixes_is_off_and_in_memory_unless_asked_for() {
+    let view = settings("").kv_cache_index;
+    assert!(!view.enabled);
+    assert_eq!(view.offloading, Offloading::Off);
+    assert!(view.event_sources.is_empty());
+    assert!(settings("kv_cache_index: {enabled: true, backend: memory}").kv_cache_index.enabled);
+
+    let offloading =
+        |text| settings(&format!("kv_cache_index: {{storage_offloading: {{{text}}}}}")).kv_cache_index.offloading;
+    assert_eq!(offloading("enabled: true"), Offloading::On { evicted_too: true });
+    assert_eq!(offloading("enabled: true, treat_eviction_as_offload: false"), Offloading::On { evicted_too: false });
+    assert_eq!(offloading("enabled: false, treat_eviction_as_offload: true"), Offloading::Off);
+}
+
+#[test]
+#[contract("CK41")]
+fn the_view_s_bounds_have_ranges_and_a_value_outside_stops_the_start() {
+    let bounds = |text: &str| {
+        let view = settings(text).kv_cache_index;
+        (view.max_entries.get(), view.entry_ttl.as_secs())
+    };
+    assert_eq!(bounds(""), (100_000, 600));
+    assert_eq!(bounds("kv_cache_index: {max_entries: 100, entry_ttl_seconds: 1}"), (100, 1));
+    assert_eq!(bounds("kv_cache_index: {max_entries: 10000000, entry_ttl_seconds: 86400}"), (10_000_000, 86_400));
+    for (text, expected) in [
+        ("max_entries: 99", "a whole number from 100 to 10000000"),
+        ("max_entries: 10000001", "a whole number from 100 to 10000000"),
+        ("entry_ttl_seconds: 0", "a whole number from 1 to 86400"),
+        ("entry_ttl_seconds: 86401", "a whole number from 1 to 86400"),
+    ] {
+        let found = problem(&format!("kv_cache_index: {{{text}}}"));
+        assert_eq!(found.path, format!("kv_cache_index.{}", text.split(':').next().unwrap_or_default()));
+        assert_eq!(found.expected.as_deref(), Some(expected), "{found}");
+    }
+}
+
+#[test]
+#[contract("CK42")]
+fn a_stream_of_prefixes_belongs_to_a_worker_and_has_one_of_four_schemes() {
+    let workers = "workers: [\"w1=http://a:1\", \"http://b:1\"]\n";
+    let view = settings(&format!(
+        "{workers}kv_cache_index:\n  enabled: true\n  event_sources:\n    - {{backend_name: w1, endpoint: \"http://a:1/v1/kv_events\"}}\n    - {{backend_name: \"b:1\", endpoint: \"wss://b/kv\", reconnect_interval_ms: 100, prefix_hash_kind: sequence_hash}}\n"
+    ))
+    .kv_cache_index;
+    let [first, second] = &view.event_sources[..] else { panic!("{view:?}") };
+    assert_eq!((first.backend_name.as_str(), first.endpoint.as_str()), ("w1", "http://a:1/v1/kv_events"));
+    assert_eq!((first.reconnect_interval, first.prefix_hash_kind), (Duration::from_secs(5), PrefixHashKind::PrefixKey));
+    assert_eq!(second.backend_name, "b:1");
+    assert_eq!(
+        (second.reconnect_interval, second.prefix_hash_kind),
+        (Duration::from_millis(100), PrefixHashKind::SequenceHash)
+    );
+    for endpoint in ["https://a/kv", "ws://a:1/"] {
+        settings(&format!(
+            "{workers}kv_cache_index: {{event_sources: [{{backend_name: w1, endpoint: \"{endpoint}\"}}]}}"
+        ));
+    }
+
+    let refused = |entry: &str| problem(&format!("{workers}kv_cache_index: {{event_sources: [{{{entry}}}]}}"));
+    let unknown = refused("backend_name: w11, endpoint: \"http://a:1/\"");
+    assert_eq!(
+        unknown.to_string(),
+        "warmroute.yaml: line 2, column 49: kv_cache_index.event_sources[0].backend_name: no worker is called `w11`: expected \
+         the name of a worker: w1, b:1; did you mean `w1`?"
+    );
+    for (entry, key) in [
+        ("backend_name: w1", "endpoint"),
+        ("endpoint: \"http://a:1/\"", "backend_name"),
+        ("backend_name: w1, endpoint: \"ftp://a:1/\"", "endpoint"),
+        ("backend_name: w1, endpoint: \"tcp://a:1\"", "endpoint"),
+        ("backend_name: w1, endpoint: \"http:///kv\"", "endpoint"),
+        ("backend_name: w1, endpoint: \"http://a:1/\", reconnect_interval_ms: 0", "reconnect_interval_ms"),
+    ] {
+        assert_eq!(refused(entry).path, format!("kv_cache_index.event_sources[0].{key}"), "{entry}");
+    }
+}
+
+#[test]
+fn the_kind_of_a_worker_s_stream_follows_from_its_endpoint_unless_it_is_given() {
+    let source = |events: &str| {
+        let settings = settings(&format!("workers: [{{url: \"http://h:1\", kv_events: {{{events}}}}}]"));
+        settings.workers[0].kv_events.source
+    };
+    for (events, expected) in [
+        ("", EventSource::Auto),
+        ("endpoint: \"tcp://h:5557\"", EventSource::Auto),
+        ("endpoint: \"ipc:///run/kv\"", EventSource::Auto),
+        ("endpoint: \"http://h:9191/v1/kv_events?format=rfc1527\"", EventSource::Sse),
+        ("endpoint: \"https://h/kv\"", EventSource::Sse),
+        ("endpoint: \"ws://h/kv\"", EventSource::Ws),
+        ("endpoint: \"wss://h/kv\", source: ws", EventSource::Ws),
+        ("endpoint: \"nats://h:4222/kv.w1\"", EventSource::Nats),
+        ("endpoint: \"tls://h:4222/kv.w1\"", EventSource::Nats),
+        ("source: poll", EventSource::Poll),
+        ("source: none, endpoint: \"http://h/kv\"", EventSource::None),
+        ("source: zmq", EventSource::Zmq),
+        ("endpoint: \"tcp://*:5557\", bind: true", EventSource::Auto),
+    ] {
+        assert_eq!(source(events), expected, "{events}");
+    }
+}
+
+#[test]
+fn a_kind_of_stream_that_its_endpoint_does_not_fit_is_refused_with_what_fits() {
+    for (events, message) in [
+        ("source: sse", "workers[0].kv_events.endpoint: source `sse` has no endpoint: expected http:// or https://..."),
+        ("source: nats", "workers[0].kv_events.endpoint: source `nats` has no endpoint: expected nats:// or tls://..."),
+        (
+            "source: zmq, endpoint: \"http://h/kv\"",
+            "workers[0].kv_events.endpoint: http:// is no place for source `zmq`: expected one of tcp://, ipc://",
+        ),
+        (
+            "source: poll, endpoint: \"http://h:8000\"",
+            "workers[0].kv_events.endpoint: http:// is no place for source `poll`: expected no endpoint: the worker's own URL \
+             is asked",
+        ),
+        (
+            "bind: true",
+            "workers[0].kv_events.bind: there is nothing to listen at: expected an endpoint with tcp:// or ipc://, or `bind: \
+             false`",
+        ),
+        (
+            "endpoint: \"ws://h/kv\", replay_endpoint: \"tcp://h:5558\"",
+            "workers[0].kv_events.replay_endpoint: source `auto` is never asked for history there: expected this key left out",
+        ),
+    ] {
+        let text = format!("workers: [{{url: \"http://h:1\", kv_events: {{{events}}}}}]");
+        let problems = load_all(&text, &[], &[]).expect_err("it does not fit");
+        assert!(problems.len() == 1 && problems[0].to_string().ends_with(message), "{}", lines(&problems));
+    }
+}

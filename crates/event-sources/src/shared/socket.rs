@@ -1,0 +1,176 @@
+//! A shared socket whose publishers come and go by name: workers join it, and a message finds its worker by its topic.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use kv_blocks::WorkerId;
+use kv_events::StreamState;
+use kv_index::KvIndex;
+use net::Clock;
+use parking_lot::{Mutex, RwLock};
+
+use super::{PodTopic, Publisher, Route, SharedSpec};
+use crate::{
+    SourceHandle, ZmqSource,
+    handle::{About, Orders, Outlet, Parts},
+    status::Status,
+};
+
+/// A worker whose messages come over the socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// The worker.
+    pub publisher: Publisher,
+    /// Its topics begin with this; of several members the one whose beginning is the longest is meant.
+    pub topic: String,
+    /// What topics of the form `kv@POD@MODEL` may call it. Asked where the beginnings of topics do not tell members apart.
+    pub pods: Vec<String>,
+}
+
+/// A bound socket for workers that join it. It is closed when the last holder of it is gone, members included.
+#[derive(Debug)]
+pub struct SharedSocket {
+    source: SourceHandle,
+    parts: Parts,
+    members: Arc<RwLock<Members>>,
+}
+
+impl SharedSocket {
+    /// Binds the socket, in a task of the current runtime.
+    pub fn bind(spec: SharedSpec, index: Arc<KvIndex>, clock: Clock) -> Self {
+        let members = Arc::new(RwLock::new(Members::default()));
+        let known = Arc::clone(&members);
+        let route = Route::new(move |topic| known.read().of(topic).cloned());
+        let source = ZmqSource::spawn_shared(spec, route, index, clock);
+        let parts = source.parts();
+        Self { source, parts, members }
+    }
+
+    /// Follows a worker's streams over the socket until the handle is stopped or dropped; its blocks are forgotten then.
+    pub fn join(self: &Arc<Self>, member: Member, clock: Clock) -> SourceHandle {
+        let id = member.publisher.id;
+        let about = About {
+            kind: "zmq",
+            worker: Arc::clone(&member.publisher.worker),
+            rank: 0,
+            endpoint: self.source.report().endpoint,
+            replay_endpoint: None,
+        };
+        self.members.write().0.insert(id, member);
+        let seat = Seat { socket: Arc::clone(self), id };
+        let own = Parts::new(Mutex::default());
+        let shown = Arc::clone(&own);
+        SourceHandle::start(about, clock, |outlet, orders| seat.keep(outlet, orders, shown)).with_parts(own)
+    }
+}
+
+/// A member's place.
+#[derive(Debug)]
+struct Seat {
+    socket: Arc<SharedSocket>,
+    id: WorkerId,
+}
+
+impl Seat {
+    /// Shows the member's streams until told to stop, or until the socket's task ended.
+    async fn keep(self, outlet: Outlet, mut orders: Orders, shown: Parts) {
+        let mut changes = self.socket.source.changes();
+        loop {
+            self.show(&outlet, &shown);
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() { return },
+                // Nobody here can be asked for history.
+                () = orders.resync.notified() => {}
+                _ = &mut orders.stop => return,
+            }
+        }
+    }
+
+    fn show(&self, outlet: &Outlet, shown: &Parts) {
+        let of_mine = |(target, part): (&_, &_)| Some((*target, Clone::clone(part))).filter(|_| self.is_mine(target));
+        let mine: BTreeMap<_, _> = self.socket.parts.lock().iter().filter_map(of_mine).collect();
+        let state =
+            mine.values().map(|(_, part)| part.state).reduce(StreamState::worse).unwrap_or(StreamState::Connecting);
+        let last_error = if mine.is_empty() { self.socket.source.report().last_error } else { None };
+        let news = {
+            let mut shown = shown.lock();
+            let news = *shown != mine;
+            *shown = mine;
+            news
+        };
+        if news {
+            outlet.touch();
+        }
+        outlet.show(Status { state, last_error, ..Status::default() });
+    }
+
+    fn is_mine(&self, target: &kv_blocks::Target) -> bool {
+        target.worker == self.id
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.socket.members.write().0.remove(&self.id);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Members(BTreeMap<WorkerId, Member>);
+
+impl Members {
+    /// Whose topic it is: of those whose beginning of topics is the longest that fits, the one that it names, or the only
+    /// one.
+    fn of(&self, topic: &[u8]) -> Option<&Publisher> {
+        let fits = |member: &&Member| topic.starts_with(member.topic.as_bytes());
+        let longest = self.0.values().filter(fits).map(|member| member.topic.len()).max()?;
+        let mut close = self.0.values().filter(fits).filter(|member| member.topic.len() == longest);
+        let pod = PodTopic::parse(topic).map(|topic| topic.pod);
+        let is_named = |member: &&Member| pod.is_some_and(|pod| member.pods.iter().any(|own| own == pod));
+        let found = close.clone().find(is_named).or_else(|| close.next().filter(|_| close.next().is_none()));
+        found.map(|member| &member.publisher)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::EventDefaults;
+
+    fn members(of: &[(&str, &[&str])]) -> Members {
+        let member = |(id, (topic, pods)): (u32, &(&str, &[&str]))| {
+            let id = WorkerId(id);
+            let publisher = Publisher { id, worker: "w".into(), model: "m".into(), defaults: EventDefaults::default() };
+            let pods = pods.iter().map(|pod| (*pod).to_owned()).collect();
+            (id, Member { publisher, topic: (*topic).to_owned(), pods })
+        };
+        Members((0..).zip(of).map(member).collect())
+    }
+
+    fn whose(members: &Members, topic: &str) -> Option<u32> {
+        members.of(topic.as_bytes()).map(|publisher| publisher.id.0)
+    }
+
+    #[test]
+    fn the_longest_beginning_of_a_topic_says_whose_it_is() {
+        let members = members(&[("kv", &[]), ("kv-big", &[]), ("x", &[])]);
+        for (topic, id) in [("kv@a@m", Some(0)), ("kv-big-2", Some(1)), ("x", Some(2)), ("k", None), ("", None)] {
+            assert_eq!(whose(&members, topic), id, "{topic}");
+        }
+    }
+
+    #[test]
+    fn where_beginnings_are_alike_the_topic_names_the_worker() {
+        let members = members(&[("", &["w1", "10.0.0.1:8000"]), ("", &["w2", "10.0.0.2:8000"])]);
+        for (topic, id) in
+            [("kv@w1@m", Some(0)), ("kv@10.0.0.2:8000@m@v2", Some(1)), ("kv@w3@m", None), ("kv@w1", None), ("", None)]
+        {
+            assert_eq!(whose(&members, topic), id, "{topic}");
+        }
+    }
+
+    #[test]
+    fn the_only_worker_of_a_socket_need_not_be_named() {
+        let members = members(&[("", &["w1"])]);
+        assert_eq!((whose(&members, ""), whose(&members, "kv@pod-7@m")), (Some(0), Some(0)));
+    }
+}

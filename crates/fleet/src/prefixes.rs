@@ -1,0 +1,112 @@
+//! The view of prefixes (`kv_cache_index`) and the streams that fill it.
+
+use std::{sync::Arc, time::Duration};
+
+use config::{KvCacheIndex, Worker};
+use event_sources::{PrefixSink, SourceHandle, SourceSettings, SseEndpoint, SseSource, SseSpec, StreamReport};
+use net::{Clock, WorkerUrl};
+use parking_lot::Mutex;
+use prefix_view::{MemoryPrefixIndex, Offloading, PrefixHashKind, PrefixIndex, ViewSettings};
+use tokio::task::JoinHandle;
+
+/// Between two looks for prefixes whose time is over.
+const SWEEP_EVERY: Duration = Duration::from_secs(30);
+
+/// The view and what fills it.
+#[derive(Debug)]
+pub struct Prefixes {
+    view: Arc<dyn PrefixIndex>,
+    /// Taken by the first [`Prefixes::stop`].
+    sources: Mutex<Vec<SourceHandle>>,
+    sweeper: JoinHandle<()>,
+}
+
+impl Prefixes {
+    /// Follows every configured stream; `None` where the section is off. `stale_after`: see [`SourceSettings`].
+    pub(crate) fn start(
+        settings: &KvCacheIndex,
+        workers: &[Worker],
+        stale_after: Duration,
+        clock: Clock,
+    ) -> Result<Option<Self>, String> {
+        if !settings.enabled {
+            return Ok(None);
+        }
+        let view: Arc<dyn PrefixIndex> = Arc::new(MemoryPrefixIndex::new(view_settings(settings)));
+        let mut sources = Vec::new();
+        for source in &settings.event_sources {
+            let said = |error: &dyn std::fmt::Display| {
+                format!("kv_cache_index.event_sources of {}: {error}", source.backend_name)
+            };
+            let endpoint: SseEndpoint = source.endpoint.parse().map_err(|error| said(&error))?;
+            let key = api_key(workers, &source.backend_name, &endpoint);
+            let mut spec = SseSpec::new(source.backend_name.as_str(), endpoint);
+            if let Some(key) = key {
+                spec = spec.bearer(key).map_err(|error| said(&error))?;
+            }
+            spec.reconnect_interval = source.reconnect_interval;
+            spec.settings = SourceSettings { stale_after, ..SourceSettings::default() };
+            let kind = match source.prefix_hash_kind {
+                config::PrefixHashKind::PrefixKey => PrefixHashKind::PrefixKey,
+                config::PrefixHashKind::SequenceHash => PrefixHashKind::SequenceHash,
+            };
+            let sink = PrefixSink::new(Arc::clone(&view), source.backend_name.as_str(), kind);
+            sources.push(SseSource::spawn(spec, Box::new(sink), clock));
+        }
+        let sweeper = tokio::spawn(sweep(Arc::clone(&view), clock));
+        Ok(Some(Self { view, sources: Mutex::new(sources), sweeper }))
+    }
+
+    /// What the streams say.
+    pub fn view(&self) -> &Arc<dyn PrefixIndex> {
+        &self.view
+    }
+
+    /// The streams as they stand, in the order of the configuration, each with its connections after the first.
+    pub fn streams(&self) -> Vec<(StreamReport, u64)> {
+        self.sources.lock().iter().map(|source| (source.report(), source.counters().reconnects)).collect()
+    }
+
+    /// Stops and awaits every stream. A second call returns at once.
+    pub(crate) async fn stop(&self) {
+        self.sweeper.abort();
+        let sources = std::mem::take(&mut *self.sources.lock());
+        for source in sources {
+            source.stop().await;
+        }
+    }
+}
+
+impl Drop for Prefixes {
+    fn drop(&mut self) {
+        self.sweeper.abort();
+    }
+}
+
+/// The worker's own key, if its own listener is asked: no other may see it.
+fn api_key<'a>(workers: &'a [Worker], backend: &str, endpoint: &SseEndpoint) -> Option<&'a str> {
+    let worker = workers.iter().find(|worker| worker.name == backend)?;
+    let own: WorkerUrl = worker.url.parse().ok()?;
+    worker.api_key.as_ref().filter(|_| own.authority() == endpoint.authority()).map(config::Secret::expose)
+}
+
+async fn sweep(view: Arc<dyn PrefixIndex>, clock: Clock) {
+    loop {
+        tokio::time::sleep(SWEEP_EVERY).await;
+        let (view, now) = (Arc::clone(&view), clock.now());
+        // Goes through every prefix: not on a thread that others wait for.
+        let _ = tokio::task::spawn_blocking(move || view.cleanup_expired(now)).await;
+    }
+}
+
+fn view_settings(settings: &KvCacheIndex) -> ViewSettings {
+    ViewSettings {
+        max_entries: settings.max_entries,
+        entry_ttl: settings.entry_ttl,
+        offloading: match settings.offloading {
+            config::Offloading::Off => Offloading::Off,
+            config::Offloading::On { evicted_too } => Offloading::On { treat_eviction_as_offload: evicted_too },
+        },
+        ..ViewSettings::default()
+    }
+}

@@ -1,0 +1,153 @@
+//! Opening a stream of each kind.
+
+use std::{path::Path, str::FromStr, sync::Arc};
+
+use event_sources::{
+    Endpoint, EventDefaults, Member, PollSource, PollSpec, Publisher, SharedSpec, SourceHandle, SourceSpec,
+    SseEndpoint, SseSource, SseSpec, StandardSink, StandardSinkSpec, ZmqSource,
+};
+use http::HeaderValue;
+use kv_blocks::{DpRank, Target, WorkerId};
+use kv_events::standard::StreamKey;
+
+use super::{StreamSettings, Wanted};
+use crate::{board::Board, entry::EventStream, probe::event_endpoints::EventEndpoint};
+
+/// Longest token of a file, bytes.
+const LONGEST_TOKEN: u64 = 64 << 10;
+
+/// Whose stream it is.
+struct Owner<'a> {
+    board: &'a Board,
+    settings: &'a StreamSettings,
+    id: WorkerId,
+    name: &'a Arc<str>,
+    model: &'a Arc<str>,
+}
+
+/// Starts following; the error says why that cannot be, now.
+pub(super) fn open(
+    board: &Board,
+    settings: &StreamSettings,
+    (id, name): (WorkerId, &Arc<str>),
+    model: &Arc<str>,
+    wanted: &Wanted,
+) -> Result<EventStream, String> {
+    let owner = Owner { board, settings, id, name, model };
+    let source = match wanted {
+        Wanted::Publisher(place) => owner.publisher(place)?,
+        Wanted::Bound { endpoint } => owner.bound(endpoint)?,
+        Wanted::Standard { endpoint } => owner.standard(endpoint)?,
+        Wanted::Polled { endpoint } => owner.polled(endpoint)?,
+        Wanted::Nats { rank, endpoint } => owner.nats(DpRank(*rank), endpoint)?,
+    };
+    let replay = match wanted {
+        Wanted::Publisher(place) => place.replay_endpoint.is_some(),
+        // The relay answers for the engine.
+        Wanted::Nats { .. } => true,
+        Wanted::Bound { .. } | Wanted::Standard { .. } | Wanted::Polled { .. } => false,
+    };
+    Ok(EventStream { ranks: wanted.ranks(), replay, source })
+}
+
+impl Owner<'_> {
+    fn target(&self, rank: u32) -> Target {
+        Target { worker: self.id, rank: DpRank(rank) }
+    }
+
+    /// One publisher's events must not be credited to two workers.
+    fn claim(&self, endpoint: &str) -> Result<(), String> {
+        self.board.claim(endpoint, self.id).map_err(|holder| {
+            format!("worker {holder} follows the same publisher already: give each worker its own kv_events.endpoint")
+        })
+    }
+
+    fn publisher(&self, place: &EventEndpoint) -> Result<SourceHandle, String> {
+        let endpoint = parsed::<Endpoint>(&place.endpoint)?;
+        let replay_endpoint = place.replay_endpoint.as_deref().map(parsed).transpose()?;
+        self.claim(&place.endpoint)?;
+        let mut spec =
+            SourceSpec::new(self.target(place.rank), Arc::clone(self.name), Arc::clone(self.model), endpoint);
+        spec.replay_endpoint = replay_endpoint;
+        spec.topic.clone_from(&place.topic);
+        spec.settings = self.settings.source_settings();
+        Ok(ZmqSource::spawn(spec, Arc::clone(&self.board.index), self.board.clock))
+    }
+
+    fn bound(&self, endpoint: &str) -> Result<SourceHandle, String> {
+        let mut spec = SharedSpec::new("bound", parsed::<Endpoint>(endpoint)?);
+        spec.topic = String::new();
+        spec.settings = self.settings.source_settings();
+        let socket = self.board.shared_socket(endpoint, spec);
+        let member = Member {
+            publisher: Publisher {
+                id: self.id,
+                worker: Arc::clone(self.name),
+                model: Arc::clone(self.model),
+                defaults: EventDefaults::default(),
+            },
+            topic: self.settings.topic().unwrap_or_default().to_owned(),
+            pods: vec![self.name.to_string(), self.settings.url.worker_name()],
+        };
+        Ok(socket.join(member, self.board.clock))
+    }
+
+    fn standard(&self, endpoint: &str) -> Result<SourceHandle, String> {
+        let mut spec = SseSpec::new(Arc::clone(self.name), parsed::<SseEndpoint>(endpoint)?);
+        if let Some(token) = self.token()? {
+            spec = spec
+                .bearer(&token)
+                .map_err(|_| "kv_events.token_file: the token cannot stand in a header".to_owned())?;
+        }
+        spec.settings = self.settings.source_settings();
+        self.claim(endpoint)?;
+        let registration = StreamKey {
+            model: Some(Arc::clone(self.model)),
+            block_size: self.settings.block_size.map(kv_blocks::BlockSize::tokens),
+            ..StreamKey::default()
+        };
+        let sink = StandardSinkSpec { id: self.id, registration, scheme: self.settings.scheme };
+        let sink = StandardSink::new(sink, Arc::clone(&self.board.index));
+        Ok(SseSource::spawn(spec, Box::new(sink), self.board.clock))
+    }
+
+    fn polled(&self, endpoint: &str) -> Result<SourceHandle, String> {
+        self.claim(endpoint)?;
+        let settings = self.settings;
+        let mut spec = PollSpec::new(self.id, Arc::clone(self.name), Arc::clone(self.model), settings.url.clone());
+        if let Some(key) = &settings.api_key {
+            let value = HeaderValue::from_str(&format!("Bearer {}", key.expose()));
+            let mut value = value.map_err(|_| "the worker's api_key cannot stand in a header".to_owned())?;
+            value.set_sensitive(true);
+            spec.authorization = Some(value);
+        }
+        spec.block_size = settings.block_size.unwrap_or(spec.block_size);
+        spec.settings = settings.source_settings();
+        Ok(PollSource::spawn(spec, Arc::clone(&self.board.index), self.board.clock))
+    }
+
+    fn nats(&self, _: DpRank, _: &str) -> Result<SourceHandle, String> {
+        Err("this program was built without NATS: build it with the feature `nats`".to_owned())
+    }
+
+    /// What stands in `kv_events.token_file`, if that is set. Read each time that a stream is started: it may be renewed.
+    fn token(&self) -> Result<Option<String>, String> {
+        let Some(path) = &self.settings.own.token_file else { return Ok(None) };
+        let token = read_token(path).map_err(|why| format!("kv_events.token_file {}: {why}", path.display()))?;
+        Ok(Some(token))
+    }
+}
+
+fn read_token(path: &Path) -> Result<String, String> {
+    let size = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
+    if size > LONGEST_TOKEN {
+        return Err(format!("{size} bytes: expected a token of at most {LONGEST_TOKEN}"));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let token = text.trim();
+    if token.is_empty() { Err("it is empty: expected a token".to_owned()) } else { Ok(token.to_owned()) }
+}
+
+fn parsed<T: FromStr<Err: ToString>>(endpoint: &str) -> Result<T, String> {
+    T::from_str(endpoint).map_err(|error| error.to_string())
+}
