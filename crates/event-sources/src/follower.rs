@@ -1,4 +1,4 @@
-//! The task behind a ZMQ source of one publisher: sockets on one side, its [`Track`] on the other.
+//! The task behind a ZMQ source of one publisher: sockets on one side, its [`RepairedTrack`] on the other.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,8 @@ use zmtp::{Limits, Sub, SubEvent};
 use crate::{
     BlockSink, SourceSettings, SourceSpec,
     handle::{Orders, Outlet},
-    replay::{Answer, ReplayRun, next_answer},
+    repaired_track::{Ask, RepairedTrack},
+    replay::{Answer, ReplayRun},
     track::Track,
 };
 
@@ -28,16 +29,14 @@ pub(crate) const PENDING_BYTES: usize = 64 << 20;
 pub(crate) const REBIND: Duration = Duration::from_secs(5);
 
 /// Follows one stream until told to stop.
-#[derive(Debug)]
 pub(crate) struct Follower {
     spec: SourceSpec,
     sink: Arc<dyn BlockSink>,
     clock: Clock,
     outlet: Outlet,
-    track: Track,
+    stream: RepairedTrack,
     /// The connection that is the stream: where several publishers connect to a bound socket, the newest.
     peer: Option<u64>,
-    replay: Option<ReplayRun>,
 }
 
 /// What the loop woke up for.
@@ -52,7 +51,8 @@ enum Wake {
 impl Follower {
     pub(crate) fn new(spec: SourceSpec, sink: Arc<dyn BlockSink>, clock: Clock, outlet: Outlet) -> Self {
         let track = Track::new(spec.track(), Arc::clone(&sink), clock);
-        Self { spec, sink, clock, outlet, track, peer: None, replay: None }
+        let stream = RepairedTrack::new(track, Arc::clone(&spec.worker), spec.ask());
+        Self { spec, sink, clock, outlet, stream, peer: None }
     }
 
     pub(crate) async fn run(mut self, mut orders: Orders) {
@@ -66,13 +66,13 @@ impl Follower {
             }
             // Quarantined. The connections are closed: a publisher owes nothing to a subscriber that is not there.
             drop(sub);
-            self.replay = None;
-            let until = self.track.quarantined_until().unwrap_or_default();
+            self.peer = None;
+            let until = self.stream.track.quarantined_until().unwrap_or_default();
             tokio::select! {
                 () = tokio::time::sleep(until.since(self.clock.now())) => {}
                 _ = &mut orders.stop => return,
             }
-            self.track.release();
+            self.stream.track.release();
             self.publish();
         }
     }
@@ -90,7 +90,7 @@ impl Follower {
             };
             match made {
                 Ok(sub) => return Some(sub),
-                Err(error) => self.track.fault(error),
+                Err(error) => self.stream.track.fault(error),
             }
             self.publish();
             tokio::select! {
@@ -104,7 +104,7 @@ impl Follower {
         loop {
             let wake = tokio::select! {
                 event = sub.next() => Wake::Live(event),
-                answer = next_answer(&mut self.replay) => Wake::Replay(answer),
+                answer = self.stream.next_answer() => Wake::Replay(answer),
                 _ = ticks.tick() => Wake::Tick,
                 () = orders.resync.notified() => Wake::Resync,
                 _ = &mut orders.stop => Wake::Stop,
@@ -113,13 +113,13 @@ impl Follower {
                 Wake::Live(event) => {
                     self.burst(event, || sub.next().now_or_never());
                 }
-                Wake::Replay(answer) => self.replay_burst(answer),
-                Wake::Tick => self.feed(Input::Tick),
-                Wake::Resync => self.feed(Input::Resync),
+                Wake::Replay(answer) => self.stream.replay_burst(answer),
+                Wake::Tick => self.stream.feed(Input::Tick),
+                Wake::Resync => self.stream.feed(Input::Resync),
                 Wake::Stop => return Ended::Stopped,
             }
             self.publish();
-            if self.track.is_quarantined() {
+            if self.stream.track.is_quarantined() {
                 return Ended::Quarantined;
             }
             // Reading what is buffered awaits nothing, so the turn is given up by hand.
@@ -132,7 +132,7 @@ impl Follower {
     fn burst(&mut self, first: SubEvent, mut next: impl FnMut() -> Option<SubEvent>) {
         self.live(first);
         for _ in 1..GO {
-            if self.track.is_quarantined() {
+            if self.stream.track.is_quarantined() {
                 return;
             }
             let Some(event) = next() else { return };
@@ -144,84 +144,24 @@ impl Follower {
         match event {
             SubEvent::Connected { peer } => {
                 self.peer = Some(peer);
-                let wanted = self.track.connected();
-                self.follow_up(wanted);
+                self.stream.connected();
             }
-            SubEvent::Message { peer, .. } if self.peer != Some(peer) => self.track.dropped(),
-            SubEvent::Message { frames, .. } => {
-                let wanted = self.track.live(&frames);
-                self.follow_up(wanted);
-            }
+            SubEvent::Message { peer, .. } if self.peer != Some(peer) => self.stream.track.dropped(),
+            SubEvent::Message { frames, .. } => self.stream.live(&frames),
             SubEvent::Disconnected { peer, reason } => {
                 tracing::warn!(worker = %self.spec.worker, endpoint = %self.spec.endpoint, reason, "event stream lost");
                 if self.peer == Some(peer) {
                     self.peer = None;
-                    self.replay = None;
-                    self.track.disconnected();
+                    self.stream.disconnected();
                 }
-                self.track.fault(reason);
+                self.stream.track.fault(reason);
             }
-            SubEvent::Unreachable { reason } => self.track.fault(reason),
+            SubEvent::Unreachable { reason } => self.stream.track.fault(reason),
         }
-    }
-
-    /// Takes an answer and what was read behind it; each time of the request that runs then, since an answer may be the
-    /// reason to ask anew.
-    fn replay_burst(&mut self, first: Option<Answer>) {
-        self.replayed(first);
-        for _ in 1..GO {
-            let Some(answer) = self.replay.as_mut().and_then(ReplayRun::read_already) else { return };
-            self.replayed(Some(answer));
-        }
-    }
-
-    fn replayed(&mut self, answer: Option<Answer>) {
-        match answer {
-            Some(Answer::Batch { seq, payload }) => self.feed(Input::ReplayBatch { seq, payload: &payload }),
-            Some(Answer::End) => {
-                self.replay = None;
-                self.feed(Input::ReplayEnd);
-            }
-            Some(Answer::Failed(error)) => {
-                self.replay = None;
-                self.feed(Input::ReplayFailed);
-                if self.replay.is_some() {
-                    // Not a fault, it goes on: a long answer may have lost its end.
-                    tracing::info!(worker = %self.spec.worker, %error, "replay asked for again");
-                } else if !self.track.is_quarantined() {
-                    self.track.fault(error.to_string());
-                }
-            }
-            None => {
-                self.replay = None;
-                self.feed(Input::ReplayFailed);
-            }
-        }
-    }
-
-    fn feed(&mut self, input: Input<'_>) {
-        let wanted = self.track.feed(input);
-        self.follow_up(wanted);
-    }
-
-    /// Fetches what the track wants, and drops everything of a stream that it no longer believes.
-    fn follow_up(&mut self, wanted: Option<u64>) {
-        if let Some(from) = wanted {
-            self.replay = self.request(from);
-        }
-        if self.track.is_quarantined() {
-            self.peer = None;
-            self.replay = None;
-        }
-    }
-
-    fn request(&self, from: u64) -> Option<ReplayRun> {
-        let endpoint = self.spec.replay_endpoint.clone()?;
-        Some(ReplayRun::start(endpoint, from, self.spec.limits(), self.spec.settings.replay_timeout))
     }
 
     fn publish(&self) {
-        self.outlet.show(self.track.status());
+        self.outlet.show(self.stream.track.status());
     }
 }
 
@@ -235,6 +175,12 @@ impl SourceSpec {
     fn limits(&self) -> Limits {
         let SourceSettings { destinations, max_message, .. } = self.settings;
         Limits { destinations, max_message, max_frames: 8, ..Limits::default() }
+    }
+
+    /// Asks the replay socket, if there is one.
+    fn ask(&self) -> Ask {
+        let (endpoint, limits, patience) = (self.replay_endpoint.clone(), self.limits(), self.settings.replay_timeout);
+        Box::new(move |from| Some(ReplayRun::start(endpoint.clone()?, from, limits.clone(), patience)))
     }
 }
 
@@ -261,11 +207,11 @@ mod tests {
         for _ in 0..99 {
             follower.live(garbage());
         }
-        assert!(!follower.track.is_quarantined());
+        assert!(!follower.stream.track.is_quarantined());
         let mut behind = vec![SubEvent::Connected { peer: 2 }];
         follower.burst(garbage(), || behind.pop());
-        assert!(follower.track.is_quarantined());
+        assert!(follower.stream.track.is_quarantined());
         assert_eq!(behind.len(), 1, "nothing is taken behind the last straw");
-        assert!(follower.replay.is_none());
+        assert!(!follower.stream.is_asking());
     }
 }

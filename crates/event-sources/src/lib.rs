@@ -3,12 +3,13 @@
 //! | source | reads | from |
 //! |---|---|---|
 //! | [`ZmqSource::spawn`] | a SUB socket, and history over a DEALER | one publisher: vLLM and those like it, a store's master |
-//! | [`ZmqSource::spawn_shared`] | a bound SUB socket | many publishers, told apart by topic and rank |
+//! | [`SharedSocket`], [`ZmqSource::spawn_shared`] | a bound SUB socket | many publishers, told apart by topic and rank |
 //! | [`SseSource`] | server-sent events or a WebSocket, encrypted or not | whoever names whole prefixes ([`PrefixSink`]) or speaks RFC 1527 ([`StandardSink`]) |
 //! | [`PollSource`] | a list, asked for again and again | TensorRT-LLM |
+//! | `NatsSource` (Cargo feature `nats`) | a NATS subject | one publisher, whose ZMQ sockets a `Relay` puts there |
 //!
-//! Each is a task that ends with its [`SourceHandle`] and shows itself in a [`StreamReport`]. ZMQ streams go through
-//! `kv_events::Sequencer`, whose answers are carried out on the [`kv_index::KvIndex`] or another [`BlockSink`].
+//! Each is a task that ends with its [`SourceHandle`] and shows itself in a [`StreamReport`]. ZMQ and NATS streams go
+//! through `kv_events::Sequencer`, whose answers are carried out on the [`kv_index::KvIndex`] or another [`BlockSink`].
 //!
 //! Not here: what bytes mean (`kv-events`), which streams exist and where (`fleet`).
 //!
@@ -17,8 +18,11 @@
 
 mod follower;
 mod handle;
+#[cfg(feature = "nats")]
+mod nats;
 mod poll;
 mod quarantine;
+mod repaired_track;
 mod replay;
 mod report;
 mod shared;
@@ -30,6 +34,11 @@ mod zmq_source;
 
 pub use handle::SourceHandle;
 pub use kv_events::{Codec, StreamState};
+#[cfg(feature = "nats")]
+pub use nats::{
+    NatsCredentials, NatsCredentialsError, NatsEndpoint, NatsEndpointError, NatsServer, NatsSource, NatsSpec,
+    NatsSubject, Relay, RelayCounts, RelayError, RelayNotice, RelaySpec,
+};
 pub use poll::{PollSource, PollSpec};
 pub use report::{IgnoredCounts, SourceCounters, StreamCounts, StreamReport};
 pub use shared::{Member, PodTopic, Publisher, Route, SharedSocket, SharedSpec};

@@ -1,4 +1,4 @@
-//! One request to a publisher's replay socket, over a connection of its own.
+//! One request for a publisher's history, over a connection of its own.
 //!
 //! A task of its own takes the answer off the socket, however long the index needs for it: up to vLLM 0.32 a publisher
 //! drops what its queue for a reader cannot take, so a reader that waits loses batches.
@@ -13,12 +13,12 @@ use tokio::{
 use zmtp::{Dealer, Disconnect, Endpoint, Limits};
 
 /// Bytes of batches read and not taken yet. When full, the task waits with reading, and TCP holds the publisher back.
-const AHEAD: usize = 64 << 20;
+pub(crate) const AHEAD: usize = 64 << 20;
 /// What a batch costs of these beside its payload: its place in the queue.
-const PLACE: usize = 128;
+pub(crate) const PLACE: usize = 128;
 /// Longest silence in the middle of an answer. A publisher sends what it has without a pause, so one this long means
 /// that the end marker was lost.
-const PAUSE: Duration = Duration::from_secs(2);
+pub(crate) const PAUSE: Duration = Duration::from_secs(2);
 
 /// What comes of a request.
 #[derive(Debug)]
@@ -39,6 +39,9 @@ pub(crate) enum ReplayError {
     BrokeOff { endpoint: Endpoint, limit: Duration, batches: u64 },
     #[error("replay endpoint {endpoint}: {source}")]
     Frames { endpoint: Endpoint, source: FrameError },
+    #[cfg(feature = "nats")]
+    #[error(transparent)]
+    Nats(#[from] crate::nats::AskError),
 }
 
 /// A running request. Dropping it ends it, closes its connection and forgets what was read ahead.
@@ -56,14 +59,24 @@ struct Queued {
 }
 
 impl ReplayRun {
-    /// Asks for everything from `from` on. `patience` is the longest wait for a connection, and for the answer's first
-    /// message; one that has begun may pause as long, but 2 s at most.
+    /// Asks a publisher's replay socket for everything from `from` on. `patience` is the longest wait for a connection,
+    /// and for the answer's first message; one that has begun may pause as long, but 2 s at most.
     pub(crate) fn start(endpoint: Endpoint, from: u64, limits: Limits, patience: Duration) -> Self {
+        Self::spawn(|answers| async move { ask(&endpoint, from, limits, patience, &answers).await })
+    }
+
+    /// Runs what asks and puts its answers there.
+    pub(crate) fn spawn<F>(ask: impl FnOnce(Answers) -> F) -> Self
+    where
+        F: Future<Output = Result<(), ReplayError>> + Send + 'static,
+    {
         // Bounded by the room that each batch in it holds.
         let (sender, answers) = mpsc::unbounded_channel();
+        let failures = sender.clone();
+        let asking = ask(Answers { sender, ahead: Arc::new(Semaphore::new(AHEAD)) });
         let task = tokio::spawn(async move {
-            if let Err(error) = ask(&endpoint, from, limits, patience, &sender).await {
-                let _ = sender.send(Queued { answer: Answer::Failed(error), _room: None });
+            if let Err(error) = asking.await {
+                let _ = failures.send(Queued { answer: Answer::Failed(error), _room: None });
             }
         });
         Self { answers, task }
@@ -94,19 +107,43 @@ pub(crate) async fn next_answer(replay: &mut Option<ReplayRun>) -> Option<Answer
     }
 }
 
+/// Where a request puts what it is answered.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    sender: mpsc::UnboundedSender<Queued>,
+    ahead: Arc<Semaphore>,
+}
+
+impl Answers {
+    /// Waits for the room of one batch. One that is larger than all room there is waits until nothing else is queued.
+    /// Says whether anybody still wants it.
+    pub(crate) async fn batch(&self, seq: u64, payload: &[u8]) -> bool {
+        let bytes = payload.len().saturating_add(PLACE).min(AHEAD);
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let answer = Answer::Batch { seq, payload: payload.to_vec() };
+        // Never closed, so there is always a permit in the end.
+        let room = Arc::clone(&self.ahead).acquire_many_owned(bytes).await.ok();
+        self.sender.send(Queued { answer, _room: room }).is_ok()
+    }
+
+    /// There is no more.
+    pub(crate) fn end(&self) {
+        let _ = self.sender.send(Queued { answer: Answer::End, _room: None });
+    }
+}
+
 async fn ask(
     endpoint: &Endpoint,
     from: u64,
     limits: Limits,
     patience: Duration,
-    answers: &mpsc::UnboundedSender<Queued>,
+    answers: &Answers,
 ) -> Result<(), ReplayError> {
     let socket = |source| ReplayError::Socket { endpoint: endpoint.clone(), source };
     let silent = |limit, batches| match batches {
         0 => ReplayError::Silent { endpoint: endpoint.clone(), limit },
         _ => ReplayError::BrokeOff { endpoint: endpoint.clone(), limit, batches },
     };
-    let ahead = Arc::new(Semaphore::new(AHEAD));
     let mut dealer = Dealer::connect(endpoint, limits, patience).await.map_err(socket)?;
     dealer.send(&frames::replay_request(from)).await.map_err(socket)?;
     let mut limit = patience;
@@ -114,26 +151,18 @@ async fn ask(
         let message =
             tokio::time::timeout(limit, dealer.recv()).await.map_err(|_| silent(limit, batches))?.map_err(socket)?;
         limit = patience.min(PAUSE);
-        let queued = match frames::replay(&message) {
+        match frames::replay(&message) {
             Ok(Replay::Batch { seq, payload }) => {
-                let answer = Answer::Batch { seq, payload: payload.to_vec() };
-                Queued { answer, _room: room(&ahead, payload.len()).await }
+                if !answers.batch(seq, payload).await {
+                    break;
+                }
             }
-            Ok(Replay::End) => Queued { answer: Answer::End, _room: None },
+            Ok(Replay::End) => {
+                answers.end();
+                break;
+            }
             Err(source) => return Err(ReplayError::Frames { endpoint: endpoint.clone(), source }),
-        };
-        let end = matches!(queued.answer, Answer::End);
-        if answers.send(queued).is_err() || end {
-            break;
         }
     }
     Ok(())
-}
-
-/// Waits for the room of one batch. One that is larger than all room there is waits until nothing else is queued.
-async fn room(ahead: &Arc<Semaphore>, payload: usize) -> Option<OwnedSemaphorePermit> {
-    let bytes = payload.saturating_add(PLACE).min(AHEAD);
-    let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-    // Never closed, so there is always a permit in the end.
-    Arc::clone(ahead).acquire_many_owned(bytes).await.ok()
 }

@@ -11,7 +11,7 @@ pub struct StreamReport {
     pub worker: Arc<str>,
     /// The rank whose cache it speaks of.
     pub dp_rank: u32,
-    /// Kind of source: `zmq`, `sse`, `ws` or `poll`.
+    /// Kind of source: `zmq`, `sse`, `ws`, `poll` or `nats`.
     pub source: &'static str,
     /// The publisher's socket or URL.
     pub endpoint: String,

@@ -83,18 +83,26 @@ impl Track {
     /// A message of the live socket.
     pub(crate) fn live(&mut self, message: &[Bytes]) -> Option<u64> {
         match frames::live(message) {
-            Ok(live) => {
-                let wanted = self.feed(Input::Live { seq: live.seq, payload: live.payload });
-                self.lag_ms = self.sequencer.last_batch_ts().map(|ts| self.ms_since(ts));
-                wanted
-            }
+            Ok(live) => self.batch(live.seq, live.payload),
             Err(error) => {
-                self.past.unreadable();
-                self.fault(error.to_string());
-                self.judge(1);
+                self.unreadable(error.to_string());
                 None
             }
         }
+    }
+
+    /// A live batch.
+    pub(crate) fn batch(&mut self, seq: Option<u64>, payload: &[u8]) -> Option<u64> {
+        let wanted = self.feed(Input::Live { seq, payload });
+        self.lag_ms = self.sequencer.last_batch_ts().map(|ts| self.ms_since(ts));
+        wanted
+    }
+
+    /// A message that is no batch.
+    pub(crate) fn unreadable(&mut self, error: String) {
+        self.past.unreadable();
+        self.fault(error);
+        self.judge(1);
     }
 
     /// Asks the sequencer and does as it says, except that it fetches no replay.

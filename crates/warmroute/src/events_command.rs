@@ -1,9 +1,12 @@
-//! `warmroute events`: what an engine publishes, shown line by line (`tap`) or recorded frame by frame (`dump`).
+//! `warmroute events`: what an engine publishes, shown line by line (`tap`), recorded frame by frame (`dump`), or put on
+//! a NATS subject (`relay`).
 //!
 //! A reader of its own beside the router's: it routes nothing, keeps nothing, and its publisher does not notice it.
 
 mod feed;
 mod recording;
+#[cfg(feature = "nats")]
+mod relay;
 mod tap;
 
 use std::{
@@ -30,11 +33,14 @@ enum EventsCommand {
     Tap(TapArgs),
     /// Record every frame as JSON lines that can be played back. A recording holds the token ids of prompts.
     Dump(DumpArgs),
+    /// Put every message on a NATS subject, for routers that cannot reach the engine's ports. Replays go there too.
+    #[cfg(feature = "nats")]
+    Relay(relay::RelayArgs),
 }
 
-/// Where events come from.
+/// Who publishes.
 #[derive(Args, Debug)]
-struct SourceArgs {
+struct PublisherArgs {
     /// The publisher's socket, such as tcp://10.0.0.5:5557 or ipc:///run/engine.sock.
     #[arg(long, value_name = "ENDPOINT")]
     endpoint: Endpoint,
@@ -47,6 +53,13 @@ struct SourceArgs {
     /// Bind the endpoint and let publishers connect.
     #[arg(long)]
     bind: bool,
+}
+
+/// Where events come from, and how many of them are wanted.
+#[derive(Args, Debug)]
+struct SourceArgs {
+    #[command(flatten)]
+    publisher: PublisherArgs,
     /// End after so many batches [default: never].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
@@ -106,6 +119,8 @@ pub(crate) fn run(args: &EventsArgs) -> ExitCode {
                     let mut recorder = recording::Recorder::new(open(args.out.as_ref())?, &args.engine);
                     feed::follow(&args.source, &mut recorder).await
                 }
+                #[cfg(feature = "nats")]
+                EventsCommand::Relay(args) => relay::run(args).await,
             }
         })
     });

@@ -7,7 +7,7 @@ mod harness;
 use std::thread;
 
 use contract_id::contract;
-use harness::{Program, RawClient, Routed, Router, Turn, eventually, says, words};
+use harness::{Program, RawClient, Reply, Routed, Router, ScriptedEngine, Turn, eventually, json_reply, says, words};
 use serde_json::{Value, json};
 
 /// What the winner of a receipt holds of the prompt, by tier.
@@ -313,6 +313,42 @@ fn kv_aware_takes_the_longest_prefix_and_without_one_the_least_loaded() {
     let more = routed.chat(&[says("user", &format!("{head}{tail}and more"))], &[]);
     exact(&more);
     assert_eq!(more.worker, "b");
+}
+
+#[test]
+#[contract("V16")]
+fn a_decision_asks_nobody_anything() {
+    // The tokenizer of a simulated engine, as files.
+    let dir = tempfile::tempdir().expect("a directory");
+    let sim = Program::engine(&[]);
+    for file in ["tokenizer.json", "tokenizer_config.json"] {
+        let reply = RawClient::get(&sim.data(), &format!("/sim/{file}"));
+        std::fs::write(dir.path().join(file), reply.body).expect("the file can be written");
+    }
+    let reply = json!({"id": "x", "object": "text_completion", "choices": []}).to_string();
+    let engine = ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", &reply)));
+    let config = "routing: {tokenize_budget: 60s}\nhealth_checks: {enabled: false}\n";
+    let tokenizer = format!("m={}", dir.path().display());
+    let router = Program::serve_with(config, &[format!("a={}", engine.url())], &["--tokenizer", &tokenizer]).ready(1);
+
+    let ask = |n: u32| {
+        let body = json!({"model": "m", "prompt": words(&format!("topic{n}"), 80)}).to_string();
+        let mut client = RawClient::connect(&router.data());
+        client.send("POST", "/v1/completions", &[("x-request-id", &format!("n{n}"))], body.as_bytes());
+        assert_eq!(client.reply().status, 200);
+    };
+    ask(0);
+    let before = engine.questions();
+    for n in 1..=100 {
+        ask(n);
+    }
+    // What the router asks of a worker that is new to it, and now and then, has nothing to do with requests.
+    let questions = engine.questions() - before;
+    assert!(questions < 50, "{questions} questions for 100 requests");
+    assert_eq!(engine.requests(), 101);
+    let receipt = router.receipt("n100");
+    assert_eq!((&receipt["prompt"]["source"], &receipt["prompt"]["exact"]), (&json!("tokens"), &json!(true)));
+    assert!(receipt["timing_us"]["lookup"].is_number() && receipt["timing_us"]["decide"].is_number(), "{receipt:#}");
 }
 
 #[test]

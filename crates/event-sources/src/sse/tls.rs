@@ -59,6 +59,14 @@ impl Trust {
         Ok(Self(Arc::new(config)))
     }
 
+    /// The same for a protocol that is not HTTP.
+    #[cfg(feature = "nats")]
+    pub(crate) fn without_http(&self) -> ClientConfig {
+        let mut config = (*self.0).clone();
+        config.alpn_protocols.clear();
+        config
+    }
+
     /// Shakes hands with `host`, whose certificate must be for that name or address.
     pub(crate) async fn encrypt(&self, stream: Stream, host: &str) -> io::Result<TlsStream<Stream>> {
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;

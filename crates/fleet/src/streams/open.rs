@@ -126,6 +126,19 @@ impl Owner<'_> {
         Ok(PollSource::spawn(spec, Arc::clone(&self.board.index), self.board.clock))
     }
 
+    #[cfg(feature = "nats")]
+    fn nats(&self, rank: DpRank, endpoint: &str) -> Result<SourceHandle, String> {
+        let place = parsed::<event_sources::NatsEndpoint>(endpoint)?;
+        let target = self.target(rank.0);
+        let mut spec = event_sources::NatsSpec::new(target, Arc::clone(self.name), Arc::clone(self.model), place);
+        spec.credentials = self.token()?.as_deref().map(parsed).transpose()?;
+        spec.topic = self.settings.topic().unwrap_or_default().to_owned();
+        spec.settings = self.settings.source_settings();
+        self.claim(endpoint)?;
+        Ok(event_sources::NatsSource::spawn(spec, Arc::clone(&self.board.index), self.board.clock))
+    }
+
+    #[cfg(not(feature = "nats"))]
     fn nats(&self, _: DpRank, _: &str) -> Result<SourceHandle, String> {
         Err("this program was built without NATS: build it with the feature `nats`".to_owned())
     }

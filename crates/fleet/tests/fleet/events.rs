@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use contract_id::contract;
 use fleet::{CacheSource, FailureKind, WorkerState};
 use kv_blocks::{DpRank, Target, WorkerId};
 use kv_events::{
@@ -168,6 +169,26 @@ async fn the_default_port_is_tried_when_nobody_says_where_and_the_host_is_the_wo
     running.verdict("w1 ").await;
     running.verdict("w2 ").await;
     assert!(running.fleet.streams().is_empty());
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+#[contract("V3")]
+async fn each_worker_has_one_subscription_to_the_default_port_of_its_own_host() {
+    let (first, endpoint) = publisher("tcp://127.0.0.1:0").await;
+    let port = endpoint.port().unwrap();
+    let (second, _) = publisher(&format!("tcp://127.0.0.2:{port}")).await;
+    let engines = [FakeEngine::serving("m").await, FakeEngine::serving_at("127.0.0.2", "m").await];
+    let mut parts = parts(vec![worker("w1", &engines[0].url()), worker("w2", &engines[1].url())]);
+    parts.kv_events.default_port = port;
+    let index = Arc::clone(&parts.index);
+    let running = start(parts);
+    store(&first, 0, 16).await;
+    store(&second, 0, 16).await;
+    store(&second, 1, 32).await;
+    let held = |id| index.blocks_per_tier(Target { worker: WorkerId(id), rank: DpRank(0) })[0];
+    running.until("each its own", |_| (held(0), held(1)) == (1, 2)).await;
+    assert_eq!((*first.watch_subscribers().borrow(), *second.watch_subscribers().borrow()), (1, 1));
     running.fleet.stop().await;
 }
 

@@ -33,7 +33,12 @@ pub(crate) struct FakeEngine {
 impl FakeEngine {
     /// An engine that serves one model and is well.
     pub(crate) async fn serving(model: &str) -> Self {
-        let mut engine = Self::bound().await;
+        Self::serving_at("127.0.0.1", model).await
+    }
+
+    /// The same on another of this machine's loopback addresses.
+    pub(crate) async fn serving_at(host: &str, model: &str) -> Self {
+        let mut engine = Self::bound_at(host).await;
         engine.models(&[model]);
         engine.answer("/health", 200, "");
         engine.start();
@@ -42,7 +47,11 @@ impl FakeEngine {
 
     /// An engine that has a port of its own and does not listen yet.
     pub(crate) async fn bound() -> Self {
-        let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        Self::bound_at("127.0.0.1").await
+    }
+
+    async fn bound_at(host: &str) -> Self {
+        let address = TcpListener::bind((host, 0)).await.unwrap().local_addr().unwrap();
         Self { address, script: Arc::default(), running: None }
     }
 

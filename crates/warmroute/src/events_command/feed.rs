@@ -7,7 +7,7 @@ use kv_events::frames::{self, Replay};
 use tokio::time::timeout;
 use zmtp::{Dealer, Limits, Sub, SubEvent};
 
-use super::{End, SourceArgs};
+use super::{End, PublisherArgs, SourceArgs};
 use crate::{output, signals::Stops};
 
 /// Longest wait for the replay socket, and for each message of its answer.
@@ -72,11 +72,11 @@ struct Feed<'a> {
 impl Feed<'_> {
     async fn run(&mut self, listener: &mut impl Listener) -> io::Result<()> {
         let mut sub = self.open().await?;
-        let mut history = self.source.replay.is_some();
+        let mut history = self.source.publisher.replay.is_some();
         while self.left > 0 {
             match sub.next().await {
                 SubEvent::Connected { .. } => {
-                    self.note(format!("connected to {}", self.source.endpoint));
+                    self.note(format!("connected to {}", self.source.publisher.endpoint));
                     // Asked for once the live socket is there, so that nothing falls between the two.
                     if std::mem::take(&mut history) {
                         self.history(listener).await?;
@@ -96,7 +96,7 @@ impl Feed<'_> {
     }
 
     async fn open(&self) -> io::Result<Sub> {
-        let SourceArgs { endpoint, topic, bind, .. } = self.source;
+        let PublisherArgs { endpoint, topic, bind, .. } = &self.source.publisher;
         let limits = Limits::default();
         if *bind {
             let bound = Sub::bind(endpoint, &[topic.as_bytes()], limits).await;
@@ -107,7 +107,7 @@ impl Feed<'_> {
     }
 
     async fn history(&mut self, listener: &mut impl Listener) -> io::Result<()> {
-        let Some(endpoint) = &self.source.replay else { return Ok(()) };
+        let Some(endpoint) = &self.source.publisher.replay else { return Ok(()) };
         let mut dealer = match Dealer::connect(endpoint, Limits::default(), PATIENCE).await {
             Ok(dealer) => dealer,
             Err(error) => {

@@ -10,7 +10,7 @@ use crate::{
 };
 
 #[test]
-#[contract("G28")]
+#[contract("G28", "V18")]
 fn wrong_block_size() {
     let engine = engine(&["--block-size", "32"]);
     let seen = look_at(&engine, &["--block-size", "16"]);

@@ -17,7 +17,7 @@ const ON: &str = "start the engine with --kv-events-config '{\"enable_kv_cache_e
                   \"endpoint\": \"tcp://*:5557\", \"replay_endpoint\": \"tcp://*:5558\"}'";
 
 #[test]
-#[contract("G28")]
+#[contract("G28", "V18")]
 fn the_engine_publishes_no_events() {
     look_at(&engine(&["--no-kv-events"]), &[]).names(&["w1"], "events_enabled", ON, &[]);
 }

@@ -90,6 +90,8 @@ struct Script {
     next: Mutex<VecDeque<Reply>>,
     always: Mutex<Option<Reply>>,
     requests: AtomicU64,
+    /// Whatever else it was asked.
+    questions: AtomicU64,
     /// Bytes of endless replies that the other side took.
     taken: AtomicU64,
     stop: AtomicBool,
@@ -158,6 +160,11 @@ impl ScriptedEngine {
         self.script.requests.load(Ordering::SeqCst)
     }
 
+    /// Whatever else it was asked so far.
+    pub fn questions(&self) -> u64 {
+        self.script.questions.load(Ordering::SeqCst)
+    }
+
     /// Bytes of endless replies that the other side took so far.
     pub fn taken(&self) -> u64 {
         self.script.taken.load(Ordering::SeqCst)
@@ -189,6 +196,7 @@ impl Connection {
         let _ = self.reader.get_ref().set_nodelay(true);
         while let Some(head) = self.read_head() {
             if head.starts_with(b"GET ") {
+                self.script.questions.fetch_add(1, Ordering::SeqCst);
                 if self.write(&side_route(&head)).is_none() {
                     return;
                 }
@@ -197,6 +205,7 @@ impl Connection {
             let question = if head.starts_with(b"POST /tokenize ") { self.read_body(&head) } else { None };
             // Asked by the router before any request, to find out whether there is a `/tokenize`: not scripted.
             if question.as_deref() == Some(br#"{"model":"m","prompt":"warm"}"#) {
+                self.script.questions.fetch_add(1, Ordering::SeqCst);
                 if self.write(&side_route(&head)).is_none() {
                     return;
                 }

@@ -1,0 +1,230 @@
+//! One connection to a NATS server, from the name to the end.
+//!
+//! `async-nats` would connect again by itself, behind our back: to an address that nobody checked, and with messages of
+//! the new connection before anybody hears of it. So a client is dropped with its first connection.
+
+use std::{io, net::SocketAddr, sync::atomic::Ordering, time::Duration};
+
+use async_nats::{
+    Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerAddr,
+    connection::State,
+    rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs},
+};
+use net::{Address, Destinations, ForbiddenAddress};
+use tokio::{
+    net::lookup_host,
+    sync::mpsc,
+    task::spawn_blocking,
+    time::{Interval, MissedTickBehavior, interval, timeout},
+};
+
+use super::{NatsCredentials, NatsServer};
+use crate::{Trust, TrustError, follower::TICK};
+
+/// Time for connection, encryption and greeting with one address.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// Time for name and all its addresses together.
+const OPENING: Duration = Duration::from_secs(15);
+/// How often a silent server is asked whether it is still there; it is given up after the third time.
+const PING: Duration = Duration::from_secs(10);
+/// Messages that a subscription takes before a task of ours has carried them on; more are let go.
+const ARRIVALS: usize = 65_536;
+/// Publications on their way to the socket. When full, whoever publishes waits.
+const DEPARTURES: usize = 64;
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DialError {
+    #[error("{server} cannot be found ({source}): check its name")]
+    Name { server: NatsServer, source: io::Error },
+    #[error("{server}: {source}")]
+    Forbidden { server: NatsServer, source: ForbiddenAddress },
+    #[error("{server} is refused by async-nats ({source}): write it as nats://host:port")]
+    Address { server: NatsServer, source: io::Error },
+    #[error("{server} did not answer within {limit:?}: check that a nats server listens there")]
+    Slow { server: NatsServer, limit: Duration },
+    #[error("{server} does not let us in ({source}): check the credentials")]
+    Refused { server: NatsServer, source: ConnectError },
+    #[error("{server} cannot be reached ({source}): check that a nats server listens there")]
+    Unreachable { server: NatsServer, source: ConnectError },
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+}
+
+/// How to connect.
+#[derive(Clone, Debug)]
+pub(crate) struct Dial {
+    pub(crate) server: NatsServer,
+    pub(crate) credentials: Option<NatsCredentials>,
+    pub(crate) trust: Option<Trust>,
+    pub(crate) destinations: Destinations,
+    /// What the server shows of us.
+    pub(crate) name: String,
+}
+
+/// An open connection. Dropping it, and everything that was made from its client, closes it.
+pub(crate) struct Link {
+    pub(crate) client: Client,
+    /// Bounded: what does not fit is not needed, since the connection's state is looked at too.
+    events: mpsc::Receiver<Event>,
+    ticks: Interval,
+}
+
+/// What became of a connection.
+#[derive(Debug)]
+pub(crate) enum LinkEvent {
+    /// The server complains, and goes on.
+    Fault(String),
+    /// It is over.
+    Down,
+}
+
+impl Dial {
+    pub(crate) async fn open(&self) -> Result<Link, DialError> {
+        let slow = |_| DialError::Slow { server: self.server.clone(), limit: OPENING };
+        timeout(OPENING, self.connect()).await.map_err(slow)?
+    }
+
+    async fn connect(&self) -> Result<Link, DialError> {
+        let address = self.address().await?;
+        let (sender, events) = mpsc::channel(16);
+        let options = ConnectOptions::new()
+            .name(&self.name)
+            .require_tls(self.server.is_tls())
+            .tls_client_config(self.tls().await?)
+            .connection_timeout(HANDSHAKE)
+            .ping_interval(PING)
+            .subscription_capacity(ARRIVALS)
+            .client_capacity(DEPARTURES)
+            .ignore_discovered_servers()
+            // One attempt, which ends the client's own task soon after its connection is lost.
+            .max_reconnects(1)
+            .reconnect_delay_callback(|_| Duration::ZERO)
+            .event_callback(move |event| {
+                let _ = sender.try_send(event);
+                std::future::ready(())
+            });
+        let options = match &self.credentials {
+            Some(credentials) => credentials.give(options),
+            None => options,
+        };
+        let client = options.connect(address).await.map_err(|source| self.refusal(source))?;
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Ok(Link { client, events, ticks })
+    }
+
+    /// Where `async-nats` is to connect to. It resolves names itself, so that an address which was checked is the one
+    /// connected to only where it is given in place of the name. An encrypted server keeps its name, by which its
+    /// certificate is checked; there a name that changes its meaning in between leads to a handshake that fails, before
+    /// which nothing is said that was not asked for.
+    async fn address(&self) -> Result<ServerAddr, DialError> {
+        let server = || self.server.clone();
+        let read = |text: String| text.parse().map_err(|source| DialError::Address { server: server(), source });
+        let Address::Tcp { host, port } = self.server.address() else { return read(self.server.to_string()) };
+        if self.destinations == Destinations::Any {
+            return read(self.server.to_string());
+        }
+        let nowhere = |source| DialError::Name { server: server(), source };
+        let found: Vec<SocketAddr> = lookup_host((host.as_str(), port)).await.map_err(nowhere)?.collect();
+        let mut forbidden = None;
+        for address in found {
+            match self.destinations.check(address.ip()) {
+                Ok(()) if self.server.is_tls() => return read(self.server.to_string()),
+                Ok(()) => return read(format!("{}://{address}", self.server.scheme())),
+                Err(source) => forbidden = Some(source),
+            }
+        }
+        Err(match forbidden {
+            Some(source) => DialError::Forbidden { server: server(), source },
+            None => nowhere(io::Error::new(io::ErrorKind::NotFound, "it has no address")),
+        })
+    }
+
+    /// Given always: a server may ask for encryption though its URL does not, and `async-nats` would then choose among
+    /// the providers of cryptography by itself.
+    async fn tls(&self) -> Result<ClientConfig, DialError> {
+        if let Some(trust) = &self.trust {
+            return Ok(trust.without_http());
+        }
+        // Read from the disk each time, which takes a while: authorities come and go while a router runs.
+        let system = spawn_blocking(Trust::system).await;
+        let error = match system {
+            Ok(Ok(trust)) => return Ok(trust.without_http()),
+            Ok(Err(error)) => error,
+            Err(error) => TrustError::Roots(async_nats::rustls::Error::General(error.to_string())),
+        };
+        if self.server.is_tls() {
+            return Err(error.into());
+        }
+        // A machine without authorities can still reach a server that is not encrypted.
+        let builder = ClientConfig::builder_with_provider(std::sync::Arc::new(aws_lc_rs::default_provider()));
+        let builder = builder.with_safe_default_protocol_versions().map_err(TrustError::Roots)?;
+        Ok(builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
+    }
+
+    fn refusal(&self, source: ConnectError) -> DialError {
+        let server = self.server.clone();
+        match source.kind() {
+            ConnectErrorKind::TimedOut => DialError::Slow { server, limit: HANDSHAKE },
+            ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
+                DialError::Refused { server, source }
+            }
+            _ => DialError::Unreachable { server, source },
+        }
+    }
+}
+
+impl Link {
+    /// What happens to the connection; after [`LinkEvent::Down`] nothing more. May be cancelled without losing anything.
+    pub(crate) async fn next(&mut self) -> LinkEvent {
+        loop {
+            let event = tokio::select! {
+                event = self.events.recv() => event,
+                _ = self.ticks.tick() => {
+                    if self.is_down() { None } else { continue }
+                }
+            };
+            match event {
+                Some(Event::ServerError(error)) => return LinkEvent::Fault(error.to_string()),
+                Some(Event::Disconnected | Event::Closed) | None => return LinkEvent::Down,
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// The connection is over, or is not the first one any more.
+    fn is_down(&self) -> bool {
+        self.client.connection_state() != State::Connected
+            || self.client.statistics().connects.load(Ordering::Relaxed) > 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn to(server: &str, destinations: Destinations) -> Dial {
+        let server = server.parse().unwrap();
+        Dial { server, credentials: None, trust: None, destinations, name: "test".to_owned() }
+    }
+
+    #[tokio::test]
+    async fn an_address_that_no_engine_can_have_is_not_connected_to() {
+        for server in ["nats://169.254.169.254", "tls://169.254.169.254"] {
+            let error = to(server, Destinations::Engines).open().await.err().unwrap();
+            assert!(matches!(error, DialError::Forbidden { .. }), "{error}");
+            assert!(error.to_string().contains("no engine may be reached there"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_address_that_was_checked_is_the_one_connected_to() {
+        let address = async |server, destinations| to(server, destinations).address().await.unwrap().into_inner();
+        let host = address("nats://localhost:4333", Destinations::Engines).await;
+        assert!(["127.0.0.1", "[::1]"].contains(&host.host_str().unwrap()), "{host}");
+        assert_eq!(address("nats://localhost:4333", Destinations::Any).await.host_str(), Some("localhost"));
+        // The name that the certificate is for.
+        assert_eq!(address("tls://localhost:4333", Destinations::Engines).await.host_str(), Some("localhost"));
+    }
+}

@@ -1,0 +1,262 @@
+//! Where a stream over NATS is: a server and a subject.
+
+use std::{fmt, str::FromStr};
+
+use net::{Address, WorkerUrl, WorkerUrlError};
+
+/// The port of NATS servers that name none.
+const PORT: u16 = 4222;
+/// Longest subject, bytes.
+const MAX_SUBJECT: usize = 256;
+
+/// A NATS server: `nats://host:port`, or `tls://host:port` where the connection must be encrypted.
+///
+/// ```
+/// let server: event_sources::NatsServer = "tls://bus.example:4443".parse()?;
+/// assert!(server.is_tls());
+/// assert_eq!("nats://bus".parse::<event_sources::NatsServer>()?.to_string(), "nats://bus:4222");
+/// # Ok::<(), event_sources::NatsEndpointError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NatsServer {
+    url: WorkerUrl,
+    tls: bool,
+}
+
+/// A subject: tokens of letters, digits, `-` and `_` with dots between them, and no wildcards.
+///
+/// ```
+/// use event_sources::NatsSubject;
+///
+/// assert!("kv.pool-a.engine_0".parse::<NatsSubject>().is_ok());
+/// assert!("kv.*".parse::<NatsSubject>().is_err());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NatsSubject(String);
+
+/// A server and the subject there: `nats://host:port/SUBJECT`, or with `tls://`.
+///
+/// ```
+/// let endpoint: event_sources::NatsEndpoint = "nats://bus:4222/kv.engine-0".parse()?;
+/// assert_eq!(endpoint.subject().as_str(), "kv.engine-0");
+/// assert_eq!(endpoint.to_string(), "nats://bus:4222/kv.engine-0");
+/// # Ok::<(), event_sources::NatsEndpointError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NatsEndpoint {
+    server: NatsServer,
+    subject: NatsSubject,
+}
+
+/// Why a text is no server, subject or endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NatsEndpointError {
+    /// Another scheme, or none.
+    #[error("nats url has the scheme {scheme:?}: use nats or tls, as in nats://host:4222")]
+    Scheme {
+        /// What stands before `://`; empty if nothing does.
+        scheme: String,
+    },
+    /// A server with something behind the port.
+    #[error("nats url has the path {path:?}: give only scheme, host and port here, as in nats://host:4222")]
+    Path {
+        /// What stands there.
+        path: String,
+    },
+    /// An endpoint with nothing behind the port.
+    #[error("nats endpoint names no subject: add it behind the server, as in nats://host:4222/kv.engine-0")]
+    NoSubject,
+    /// A subject that cannot be.
+    #[error(
+        "nats subject {subject:?} {trouble}: use up to 256 letters, digits, - and _ with dots between, as in kv.engine-0"
+    )]
+    Subject {
+        /// Its beginning.
+        subject: String,
+        /// What is wrong.
+        trouble: &'static str,
+    },
+    /// Everything else about the server.
+    #[error("nats url: {0}")]
+    Url(#[from] WorkerUrlError),
+}
+
+impl NatsServer {
+    /// Whether the connection must be encrypted.
+    pub fn is_tls(&self) -> bool {
+        self.tls
+    }
+
+    pub(crate) fn address(&self) -> Address {
+        self.url.address()
+    }
+
+    pub(crate) fn scheme(&self) -> &'static str {
+        if self.tls { "tls" } else { "nats" }
+    }
+}
+
+impl fmt::Display for NatsServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", self.scheme(), self.address())
+    }
+}
+
+impl FromStr for NatsServer {
+    type Err = NatsEndpointError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // What stands before a colon may be a password where there is no scheme: it is not repeated.
+        let (scheme, place) = text.split_once("://").unwrap_or(("", text));
+        let tls = match scheme.to_ascii_lowercase().as_str() {
+            "nats" => false,
+            "tls" => true,
+            other => return Err(NatsEndpointError::Scheme { scheme: other.chars().take(20).collect() }),
+        };
+        let place = place.strip_suffix('/').unwrap_or(place);
+        if let Some((_, path)) = place.split_once('/') {
+            return Err(NatsEndpointError::Path { path: path.chars().take(80).collect() });
+        }
+        let after_brackets = place.rsplit(']').next().unwrap_or(place);
+        let port = if after_brackets.contains(':') { String::new() } else { format!(":{PORT}") };
+        // One strict reading of hosts and ports for everything that is connected to.
+        Ok(Self { url: format!("http://{place}{port}").parse()?, tls })
+    }
+}
+
+impl NatsSubject {
+    /// The subject.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Where its replays are asked for.
+    pub(crate) fn replay(&self) -> String {
+        format!("{}.replay", self.0)
+    }
+}
+
+impl fmt::Display for NatsSubject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for NatsSubject {
+    type Err = NatsEndpointError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+        let trouble = if text.len() > MAX_SUBJECT {
+            "is too long"
+        } else if text.contains(['*', '>']) {
+            "has a wildcard, and a stream is one subject"
+        } else if !text.bytes().all(is_plain) {
+            "has a character that is not allowed"
+        } else if text.split('.').any(str::is_empty) {
+            "has an empty part"
+        } else {
+            return Ok(Self(text.to_owned()));
+        };
+        Err(NatsEndpointError::Subject { subject: text.chars().take(80).collect(), trouble })
+    }
+}
+
+impl NatsEndpoint {
+    /// The subject on the server.
+    pub fn new(server: NatsServer, subject: NatsSubject) -> Self {
+        Self { server, subject }
+    }
+
+    /// The server.
+    pub fn server(&self) -> &NatsServer {
+        &self.server
+    }
+
+    /// The subject.
+    pub fn subject(&self) -> &NatsSubject {
+        &self.subject
+    }
+}
+
+impl fmt::Display for NatsEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.server, self.subject)
+    }
+}
+
+impl FromStr for NatsEndpoint {
+    type Err = NatsEndpointError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let host = text.find("://").map_or(0, |at| at + 3);
+        let (server, subject) = match text[host..].find('/') {
+            Some(at) => (&text[..host + at], &text[host + at + 1..]),
+            None => (text, ""),
+        };
+        let server = server.parse()?;
+        if subject.is_empty() {
+            return Err(NatsEndpointError::NoSubject);
+        }
+        Ok(Self { server, subject: subject.parse()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complaint(text: &str) -> String {
+        text.parse::<NatsEndpoint>().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn two_schemes_are_read_with_a_port_or_without() {
+        for (text, shown, tls) in [
+            ("nats://bus:4333/kv.a", "nats://bus:4333/kv.a", false),
+            ("nats://bus/kv.a", "nats://bus:4222/kv.a", false),
+            ("TLS://[::1]/kv.a", "tls://[::1]:4222/kv.a", true),
+            ("tls://[::1]:4333/kv_b-1", "tls://[::1]:4333/kv_b-1", true),
+        ] {
+            let endpoint: NatsEndpoint = text.parse().unwrap();
+            assert_eq!((endpoint.to_string(), endpoint.server().is_tls()), (shown.to_owned(), tls));
+        }
+        assert_eq!("nats://bus:4333/".parse::<NatsServer>().unwrap().to_string(), "nats://bus:4333");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_what_would_be_right() {
+        for (text, said) in [
+            ("http://bus:4222/kv.a", "use nats or tls"),
+            ("bus:4222/kv.a", "use nats or tls"),
+            ("", "use nats or tls"),
+            ("nats://bus:4222", "names no subject"),
+            ("nats://bus:4222/", "names no subject"),
+            ("nats:///kv.a", "host"),
+            ("nats://bus:0/kv.a", "port"),
+            ("nats://bus:4222/kv.*", "wildcard"),
+            ("nats://bus:4222/kv.>", "wildcard"),
+            ("nats://bus:4222/kv..a", "empty part"),
+            ("nats://bus:4222/.kv", "empty part"),
+            ("nats://bus:4222/kv a", "not allowed"),
+            ("nats://bus:4222/kv\r\nPUB x 0", "not allowed"),
+            ("nats://bus:4222/kv/a", "not allowed"),
+            ("nats://bus:4222/kv?x=1", "not allowed"),
+        ] {
+            assert!(complaint(text).contains(said), "{text}: {}", complaint(text));
+        }
+        assert!(complaint(&format!("nats://bus:4222/{}", "a".repeat(257))).contains("too long"));
+        assert!(format!("nats://bus:4222/{}", "a".repeat(256)).parse::<NatsEndpoint>().is_ok());
+        assert!(
+            "nats://bus:4222/kv".parse::<NatsServer>().unwrap_err().to_string().contains("only scheme, host and port")
+        );
+    }
+
+    #[test]
+    fn passwords_are_refused_and_not_repeated() {
+        for text in ["nats://user:geheim@bus:4222/kv.a", "user:geheim@bus/kv.a", "geheim://bus/kv"] {
+            let said = complaint(text);
+            assert!(!said.contains("geheim") || text.starts_with("geheim://"), "{said}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! A subscription's messages, in a queue that is bounded in bytes.
+//!
+//! `async-nats` bounds a subscription by messages only, and lets go of what comes when it is full without saying which.
+//! So a task of its own takes messages out of there at once, however long the index needs for them.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use async_nats::{Message, Subscriber};
+use futures_util::StreamExt;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    task::JoinHandle,
+};
+
+/// What a message costs beside its payload: headers and its place in the queue.
+const PLACE: usize = 512;
+
+/// What is taken of a subscription.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IntakeSettings {
+    /// Longer payloads are let go, bytes.
+    pub(crate) max_message: usize,
+    /// Messages that wait, bytes.
+    pub(crate) room: usize,
+    pub(crate) when_full: WhenFull,
+}
+
+/// What becomes of messages for which there is no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WhenFull {
+    /// They are let go, and counted.
+    LetGo,
+    /// The queue ends in front of the first.
+    End,
+}
+
+/// A message, or the size of one that was too large.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    Message(Box<Message>),
+    TooLarge(usize),
+}
+
+/// The queue. Dropping it ends the subscription.
+#[derive(Debug)]
+pub(crate) struct Intake {
+    queue: mpsc::UnboundedReceiver<(Taken, OwnedSemaphorePermit)>,
+    let_go: Arc<AtomicU64>,
+    task: JoinHandle<()>,
+}
+
+impl Intake {
+    pub(crate) fn start(subscriber: Subscriber, settings: IntakeSettings) -> Self {
+        // Bounded by the room that each message in it holds.
+        let (sender, queue) = mpsc::unbounded_channel();
+        let let_go = Arc::new(AtomicU64::new(0));
+        let task = tokio::spawn(carry(subscriber, settings, sender, Arc::clone(&let_go)));
+        Self { queue, let_go, task }
+    }
+
+    /// The next message; `None`: the connection is over, or the queue ended because it was full. May be cancelled without
+    /// losing anything.
+    pub(crate) async fn next(&mut self) -> Option<Taken> {
+        self.queue.recv().await.map(|(taken, _)| taken)
+    }
+
+    /// The next message, if it is there already.
+    pub(crate) fn next_now(&mut self) -> Option<Taken> {
+        self.queue.try_recv().ok().map(|(taken, _)| taken)
+    }
+
+    /// Messages that were let go since this was asked last.
+    pub(crate) fn take_let_go(&self) -> u64 {
+        self.let_go.swap(0, Ordering::Relaxed)
+    }
+}
+
+impl Drop for Intake {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn carry(
+    mut subscriber: Subscriber,
+    settings: IntakeSettings,
+    queue: mpsc::UnboundedSender<(Taken, OwnedSemaphorePermit)>,
+    let_go: Arc<AtomicU64>,
+) {
+    let room = settings.room.min(u32::MAX as usize);
+    let ahead = Arc::new(Semaphore::new(room));
+    while let Some(message) = subscriber.next().await {
+        let too_large = message.payload.len() > settings.max_message;
+        let kept = if too_large { 0 } else { message.length.max(message.payload.len()) };
+        // One that is larger than all room there is waits alone.
+        let bytes = u32::try_from(kept.saturating_add(PLACE).min(room)).unwrap_or(u32::MAX);
+        let Ok(permit) = Arc::clone(&ahead).try_acquire_many_owned(bytes) else {
+            let_go.fetch_add(1, Ordering::Relaxed);
+            if settings.when_full == WhenFull::End {
+                return;
+            }
+            continue;
+        };
+        let taken = if too_large { Taken::TooLarge(message.payload.len()) } else { Taken::Message(Box::new(message)) };
+        if queue.send((taken, permit)).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! The other end of the source: one publisher's ZMQ sockets, put on a NATS subject.
+//!
+//! One task does it all. Reading the ZMQ socket waits for nothing else, so that no publisher waits for us; between it and
+//! the publication stands the [`Outbox`].
+
+mod notice;
+mod outbox;
+mod replays;
+
+use std::{
+    fmt,
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_nats::{Client, client::PublishErrorKind};
+use bytes::Bytes;
+use kv_events::frames;
+use net::{Clock, Destinations, ListenError};
+use parking_lot::Mutex;
+use tokio::{
+    sync::Notify,
+    time::{sleep, timeout},
+};
+use zmtp::{Endpoint, EndpointError, Limits, Sub, SubEvent};
+
+pub use notice::RelayNotice;
+use outbox::{Item, Outbox};
+
+use super::{
+    NatsCredentials, NatsEndpoint,
+    backoff::Backoff,
+    dial::{Dial, Link, LinkEvent},
+    wire::{self, Note},
+};
+use crate::Trust;
+
+/// Bytes that wait while NATS is away or slow.
+const OUTBOX: usize = 64 << 20;
+/// Longest wait for the last word to leave.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// What to relay, and where to.
+#[derive(Clone, Debug)]
+pub struct RelaySpec {
+    /// The publisher's socket.
+    pub endpoint: Endpoint,
+    /// Its replay socket: without it nobody behind NATS gets history.
+    pub replay_endpoint: Option<Endpoint>,
+    /// Only topics that start with this.
+    pub topic: String,
+    /// Bind `endpoint` and let the publisher connect.
+    pub bind: bool,
+    /// The server and the subject, which no other relay may publish on.
+    pub to: NatsEndpoint,
+    /// What the server wants to see, if anything.
+    pub credentials: Option<NatsCredentials>,
+    /// Whose certificates are believed, where the connection is encrypted; `None`: those this machine believes.
+    pub trust: Option<Trust>,
+}
+
+/// Why a relay cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum RelayError {
+    /// The publisher's socket cannot be connected to.
+    #[error(transparent)]
+    Connect(#[from] EndpointError),
+    /// The socket for the publisher cannot be bound.
+    #[error(transparent)]
+    Bind(#[from] ListenError),
+}
+
+/// What became of the publisher's messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RelayCounts {
+    /// Given to NATS.
+    pub published: u64,
+    /// Let go because NATS was away or slow.
+    pub let_go: u64,
+    /// Larger than the server takes, those of replays too.
+    pub too_large: u64,
+    /// Without a number, or with frames or a topic that cannot be relayed.
+    pub not_relayable: u64,
+}
+
+#[derive(Debug, Default)]
+struct Tallies {
+    published: AtomicU64,
+    too_large: AtomicU64,
+    not_relayable: AtomicU64,
+}
+
+impl Tallies {
+    /// The count before this one.
+    fn count(tally: &AtomicU64) -> u64 {
+        tally.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// Relays one publisher's messages.
+pub struct Relay {
+    spec: RelaySpec,
+    clock: Clock,
+    tell: Box<dyn Fn(RelayNotice) + Send + Sync>,
+    outbox: Mutex<Outbox>,
+    filled: Notify,
+    overflowing: AtomicBool,
+    /// Of the messages that were let go, those that were told of.
+    let_go_told: AtomicU64,
+    tallies: Arc<Tallies>,
+    /// While there is a connection to NATS.
+    client: Mutex<Option<Client>>,
+}
+
+impl Relay {
+    /// Tells `tell` what an operator wants to hear.
+    pub fn new(spec: RelaySpec, clock: Clock, tell: impl Fn(RelayNotice) + Send + Sync + 'static) -> Self {
+        Self {
+            spec,
+            clock,
+            tell: Box::new(tell),
+            outbox: Mutex::new(Outbox::new(OUTBOX)),
+            filled: Notify::new(),
+            overflowing: AtomicBool::new(false),
+            let_go_told: AtomicU64::new(0),
+            tallies: Arc::default(),
+            client: Mutex::default(),
+        }
+    }
+
+    /// Relays until `stop` is ready, however long the publisher or the server is away.
+    ///
+    /// # Errors
+    ///
+    /// The publisher's endpoint is none that can be connected to, or bound.
+    pub async fn run<S: Future>(self, stop: S) -> Result<(S::Output, RelayCounts), RelayError> {
+        let topics: &[&[u8]] = &[self.spec.topic.as_bytes()];
+        let sub = if self.spec.bind {
+            Sub::bind(&self.spec.endpoint, topics, Limits::default()).await?.0
+        } else {
+            Sub::connect(&self.spec.endpoint, topics, Limits::default())?
+        };
+        let stopped = tokio::select! {
+            stopped = stop => stopped,
+            never = self.read(sub) => match never {},
+            never = self.publish() => match never {},
+        };
+        self.say_farewell().await;
+        Ok((stopped, self.counts()))
+    }
+
+    fn counts(&self) -> RelayCounts {
+        let of = |tally: &AtomicU64| tally.load(Ordering::Relaxed);
+        RelayCounts {
+            published: of(&self.tallies.published),
+            let_go: self.outbox.lock().let_go(),
+            too_large: of(&self.tallies.too_large),
+            not_relayable: of(&self.tallies.not_relayable),
+        }
+    }
+
+    /// Whether the engine is connected, as readers have been told. What they ask is answered behind that.
+    fn told(&self) -> Note {
+        self.outbox.lock().told()
+    }
+
+    /// Takes everything off the publisher's socket.
+    async fn read(&self, mut sub: Sub) -> std::convert::Infallible {
+        let mut newest = None;
+        let mut said: Option<String> = None;
+        loop {
+            match sub.next().await {
+                SubEvent::Connected { peer } => {
+                    newest = Some(peer);
+                    said = None;
+                    (self.tell)(RelayNotice::EngineConnected(self.spec.endpoint.clone()));
+                    self.push(Item::Note(Note::Connected));
+                }
+                // Where several connect, the newest is the one that is relayed.
+                SubEvent::Message { peer, .. } if newest != Some(peer) => {}
+                SubEvent::Message { frames, .. } => self.take(&frames),
+                SubEvent::Disconnected { peer, reason } => {
+                    if newest == Some(peer) {
+                        newest = None;
+                        self.push(Item::Note(Note::Disconnected));
+                    }
+                    self.tell_lost(reason, &mut said);
+                }
+                SubEvent::Unreachable { reason } => self.tell_lost(reason, &mut said),
+            }
+            // Reading what is buffered awaits nothing, and the publication has its turn in the same task.
+            tokio::task::coop::consume_budget().await;
+        }
+    }
+
+    fn tell_lost(&self, reason: String, said: &mut Option<String>) {
+        if said.as_ref() != Some(&reason) {
+            *said = Some(reason.clone());
+            (self.tell)(RelayNotice::EngineLost { endpoint: self.spec.endpoint.clone(), reason });
+        }
+    }
+
+    fn take(&self, message: &[Bytes]) {
+        let live = match frames::live(message) {
+            Ok(live) => live,
+            Err(error) => return self.not_relayable(error.to_string()),
+        };
+        let Some(seq) = live.seq else {
+            return self
+                .not_relayable("it has no sequence number, without which nobody sees what is missing".to_owned());
+        };
+        // The layout has the topic first and the payload last.
+        let (Some(topic), Some(payload)) = (message.first(), message.last()) else { return };
+        self.push(Item::Batch { seq, topic: topic.clone(), payload: payload.clone() });
+    }
+
+    fn not_relayable(&self, reason: String) {
+        if Tallies::count(&self.tallies.not_relayable) == 0 {
+            (self.tell)(RelayNotice::NotRelayable(reason));
+        }
+    }
+
+    fn push(&self, item: Item) {
+        let overflows = {
+            let mut outbox = self.outbox.lock();
+            let before = outbox.let_go();
+            outbox.push(item);
+            outbox.let_go() > before
+        };
+        if overflows && !self.overflowing.swap(true, Ordering::Relaxed) {
+            (self.tell)(RelayNotice::Overflowing);
+        }
+        self.filled.notify_one();
+    }
+
+    /// Connects to NATS again and again, and publishes.
+    async fn publish(&self) -> std::convert::Infallible {
+        let dial = Dial {
+            server: self.spec.to.server().clone(),
+            credentials: self.spec.credentials.clone(),
+            trust: self.spec.trust.clone(),
+            // Whoever starts a relay wrote the server down.
+            destinations: Destinations::Any,
+            name: "warmroute events relay".to_owned(),
+        };
+        let mut backoff = Backoff::default();
+        let mut said: Option<String> = None;
+        loop {
+            let started = self.clock.now();
+            match dial.open().await {
+                Ok(link) => {
+                    said = None;
+                    self.use_link(link).await;
+                    self.client.lock().take();
+                    (self.tell)(RelayNotice::NatsLost(dial.server.clone()));
+                }
+                Err(error) => {
+                    let reason = error.to_string();
+                    if said.as_ref() != Some(&reason) {
+                        said = Some(reason.clone());
+                        (self.tell)(RelayNotice::NatsUnreachable(reason));
+                    }
+                }
+            }
+            sleep(backoff.after(self.clock.now().since(started))).await;
+        }
+    }
+
+    /// Publishes over one connection until it is over.
+    async fn use_link(&self, mut link: Link) {
+        let client = link.client.clone();
+        let Ok(requests) = client.subscribe(self.spec.to.subject().replay()).await else { return };
+        *self.client.lock() = Some(client.clone());
+        let state = {
+            let mut outbox = self.outbox.lock();
+            outbox.owe();
+            outbox.pop()
+        };
+        // First of all, so that no answer overtakes it.
+        if let Some(state) = state
+            && self.send(&client, state).await.is_err()
+        {
+            return;
+        }
+        (self.tell)(RelayNotice::Relaying(self.spec.to.clone()));
+        tokio::select! {
+            () = self.watch(&mut link) => {}
+            () = self.empty(&client) => {}
+            () = replays::serve(self, &client, requests) => {}
+        }
+    }
+
+    async fn watch(&self, link: &mut Link) {
+        let mut said: Option<String> = None;
+        while let LinkEvent::Fault(reason) = link.next().await {
+            if said.as_ref() != Some(&reason) {
+                said = Some(reason.clone());
+                (self.tell)(RelayNotice::NatsFault(reason));
+            }
+        }
+    }
+
+    /// Publishes what the outbox holds and what comes into it.
+    async fn empty(&self, client: &Client) {
+        loop {
+            let next = self.outbox.lock().pop();
+            let Some(item) = next else {
+                if self.overflowing.swap(false, Ordering::Relaxed) {
+                    let ever = self.outbox.lock().let_go();
+                    let messages = ever - self.let_go_told.swap(ever, Ordering::Relaxed);
+                    (self.tell)(RelayNotice::LetGo { messages });
+                }
+                self.filled.notified().await;
+                continue;
+            };
+            if self.send(client, item).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// `Err`: the connection is over.
+    async fn send(&self, client: &Client, item: Item) -> Result<(), ()> {
+        let (headers, payload, is_batch) = match item {
+            Item::Note(note) => (wire::note_headers(note), Bytes::new(), false),
+            Item::Batch { seq, topic, payload } => match wire::batch_headers(seq, &topic) {
+                Some(headers) => (headers, payload, true),
+                None => {
+                    self.not_relayable(format!("its number {seq} or its topic cannot stand in a header"));
+                    return Ok(());
+                }
+            },
+        };
+        let bytes = payload.len();
+        let sent = client.publish_with_headers(self.spec.to.subject().to_string(), headers, payload).await;
+        match sent {
+            Ok(()) if is_batch => {
+                Tallies::count(&self.tallies.published);
+            }
+            Ok(()) => {}
+            Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
+                if Tallies::count(&self.tallies.too_large) == 0 {
+                    (self.tell)(RelayNotice::TooLarge { bytes, limit: client.max_payload() });
+                }
+            }
+            Err(_) => return Err(()),
+        }
+        Ok(())
+    }
+
+    /// Tells readers that nothing more comes; they would find out later by themselves.
+    async fn say_farewell(&self) {
+        let Some(client) = self.client.lock().take() else { return };
+        let farewell = async {
+            let headers = wire::note_headers(Note::Disconnected);
+            let subject = self.spec.to.subject().to_string();
+            if client.publish_with_headers(subject, headers, Bytes::new()).await.is_ok() {
+                let _ = client.flush().await;
+            }
+        };
+        let _ = timeout(FAREWELL, farewell).await;
+    }
+}
+
+impl fmt::Debug for Relay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Relay").field("spec", &self.spec).finish_non_exhaustive()
+    }
+}

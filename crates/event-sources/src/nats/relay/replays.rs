@@ -1,0 +1,110 @@
+//! Requests for history, answered from the engine's replay socket.
+
+use std::{sync::Arc, time::Duration};
+
+use async_nats::{Client, HeaderMap, Message, Subscriber, client::PublishErrorKind};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use kv_events::frames::{self, Replay};
+use tokio::{task::JoinSet, time::timeout};
+use zmtp::{Dealer, Endpoint, Limits};
+
+use super::{Relay, Tallies};
+use crate::nats::wire::{self, KNOCK, Note};
+
+/// Replays that run at once. More would only make each slower; who is refused asks again.
+const AT_ONCE: usize = 4;
+/// Longest wait for the replay socket, and for each message of its answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest answer.
+const LONGEST: Duration = Duration::from_secs(300);
+/// Where answers may go. Else whoever may ask could have anything published anywhere.
+const INBOXES: &str = "_INBOX.";
+
+/// Answers requests until the connection is over.
+pub(super) async fn serve(relay: &Relay, client: &Client, mut requests: Subscriber) {
+    // Dropped with the connection, and what runs in it with it.
+    let mut running = JoinSet::new();
+    loop {
+        let request = tokio::select! {
+            request = requests.next() => request,
+            Some(_) = running.join_next() => continue,
+        };
+        let Some(request) = request else { return };
+        while running.try_join_next().is_some() {}
+        let Some(inbox) = inbox(&request) else { continue };
+        let answer = |headers| client.publish_with_headers(inbox.clone(), headers, Bytes::new());
+        let refusal = match wire::request(&request.payload) {
+            Err(error) => error.to_string(),
+            Ok(KNOCK) if relay.told() == Note::Connected => {
+                let _ = answer(wire::end_headers()).await;
+                continue;
+            }
+            Ok(KNOCK) => format!("it is not connected to the engine at {}", relay.spec.endpoint),
+            Ok(_) if running.len() >= AT_ONCE => format!("{AT_ONCE} replays are running already, ask again later"),
+            Ok(from) => match &relay.spec.replay_endpoint {
+                Some(endpoint) => {
+                    let (client, tallies) = (client.clone(), Arc::clone(&relay.tallies));
+                    let replaying = Replaying { client, inbox, endpoint: endpoint.clone(), tallies };
+                    running.spawn(replaying.run(from));
+                    continue;
+                }
+                None => "the engine's replay socket is not known to it: start it with --replay".to_owned(),
+            },
+        };
+        let _ = answer(wire::error_headers(&refusal)).await;
+    }
+}
+
+fn inbox(request: &Message) -> Option<String> {
+    request.reply.as_ref().map(ToString::to_string).filter(|inbox| inbox.starts_with(INBOXES))
+}
+
+/// One answer on its way.
+struct Replaying {
+    client: Client,
+    inbox: String,
+    endpoint: Endpoint,
+    tallies: Arc<Tallies>,
+}
+
+impl Replaying {
+    async fn run(self, from: u64) {
+        let told = match timeout(LONGEST, self.relay(from)).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => format!("{}: {error}", self.endpoint),
+            Err(_) => format!("{}: the answer took more than {LONGEST:?}", self.endpoint),
+        };
+        let _ = self.send(wire::error_headers(&told), Bytes::new()).await;
+    }
+
+    async fn relay(&self, from: u64) -> Result<(), String> {
+        let said = |error: zmtp::Disconnect| error.to_string();
+        let mut dealer = Dealer::connect(&self.endpoint, Limits::default(), PATIENCE).await.map_err(said)?;
+        dealer.send(&frames::replay_request(from)).await.map_err(said)?;
+        loop {
+            let silent = |_| format!("nothing came for {PATIENCE:?}");
+            let message = timeout(PATIENCE, dealer.recv()).await.map_err(silent)?.map_err(said)?;
+            let Replay::Batch { seq, payload } = frames::replay(&message).map_err(|error| error.to_string())? else {
+                return self.send(wire::end_headers(), Bytes::new()).await;
+            };
+            // Both layouts end with the payload; only the newer one has the topic, in front of the number.
+            let topic = if let [_, topic, _, _] = &message[..] { &topic[..] } else { b"" };
+            if let Some(headers) = wire::batch_headers(seq, topic) {
+                self.send(headers, message.last().map(|frame| frame.slice_ref(payload)).unwrap_or_default()).await?;
+            }
+        }
+    }
+
+    /// What is too large for the server is missing in the answer.
+    async fn send(&self, headers: HeaderMap, payload: Bytes) -> Result<(), String> {
+        match self.client.publish_with_headers(self.inbox.clone(), headers, payload).await {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
+                Tallies::count(&self.tallies.too_large);
+                Ok(())
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! `warmroute events relay`: flags in, one line on stderr per change, until a signal.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+use event_sources::{NatsCredentials, NatsEndpoint, NatsServer, NatsSubject, Relay, RelayCounts, RelaySpec};
+use net::Clock;
+
+use super::{End, PublisherArgs};
+use crate::{output, signals::Stops};
+
+/// No credentials are longer, bytes.
+const CREDENTIALS: u64 = 64 << 10;
+
+#[derive(Args, Debug)]
+pub(super) struct RelayArgs {
+    #[command(flatten)]
+    publisher: PublisherArgs,
+    /// The NATS server, such as nats://bus:4222, or tls://bus:4222 to have the connection encrypted.
+    #[arg(long, value_name = "URL")]
+    nats: NatsServer,
+    /// The subject to publish on, such as kv.engine-0. Replays are asked for on SUBJECT.replay. No other relay may publish
+    /// there.
+    #[arg(long, value_name = "SUBJECT")]
+    subject: NatsSubject,
+    /// File with what the server wants to see: a .creds file, or a bare token.
+    #[arg(long, value_name = "FILE")]
+    credentials: Option<PathBuf>,
+}
+
+pub(super) async fn run(args: &RelayArgs) -> io::Result<End> {
+    let mut stops = Stops::catch()?;
+    let PublisherArgs { endpoint, replay, topic, bind } = &args.publisher;
+    let spec = RelaySpec {
+        endpoint: endpoint.clone(),
+        replay_endpoint: replay.clone(),
+        topic: topic.clone(),
+        bind: *bind,
+        to: NatsEndpoint::new(args.nats.clone(), args.subject.clone()),
+        credentials: args.credentials.as_deref().map(credentials).transpose()?,
+        trust: None,
+    };
+    let relay = Relay::new(spec, Clock::system(), |notice| output::err(&format!("warmroute events: {notice}")));
+    let (stop, counts) = relay.run(stops.next()).await.map_err(|error| io::Error::other(error.to_string()))?;
+    let RelayCounts { published, let_go, too_large, not_relayable } = counts;
+    output::err(&format!(
+        "warmroute events: {published} messages relayed; let go: {let_go} while nats was away or slow, {too_large} above its \
+         limit, {not_relayable} not relayable"
+    ));
+    Ok(End::Stopped(stop))
+}
+
+fn credentials(path: &Path) -> io::Result<NatsCredentials> {
+    let said =
+        |reason: &dyn std::fmt::Display| io::Error::other(format!("credentials file {}: {reason}", path.display()));
+    let mut text = String::new();
+    // One byte more than may be there, so that what is too long is seen to be.
+    let read = File::open(path).and_then(|file| file.take(CREDENTIALS + 1).read_to_string(&mut text));
+    read.map_err(|error| said(&error))?;
+    text.parse().map_err(|error| said(&error))
+}
