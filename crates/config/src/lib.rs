@@ -3,6 +3,8 @@
 //! The way: text -> tree with places (`yaml`), top level tidied (`top`), variables and flags laid over (`overlay`), the
 //! walk against the schema table (`check`), what keys have to do with each other (`build`).
 //!
+//! Another router's configuration becomes a text of ours in `convert`.
+//!
 //! Nothing here reads a file, the environment or a clock: text and variables come in as values.
 //!
 //! **Invariant**: settings that exist are valid; a run of [`load`] reports all problems, not the first one; a secret is in
@@ -11,6 +13,7 @@
 mod build;
 mod check;
 mod checked;
+mod convert;
 mod expand;
 mod fault;
 mod listen;
@@ -28,6 +31,7 @@ mod tree;
 mod value;
 mod yaml;
 
+pub use convert::convert_vllm_router;
 pub use listen::{Listen, NotAnAddress};
 pub use load::{CheckUrl, Override, Source, load};
 pub use problem::Problem;

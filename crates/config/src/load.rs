@@ -44,6 +44,12 @@ pub(crate) const MAX_PROBLEMS: usize = 200;
 /// # Errors
 /// Every problem found, in the order of the file, then those of variables and flags.
 pub fn load(source: Source<'_>) -> Result<Settings, Vec<Problem>> {
+    let (settings, problems) = read(source);
+    if problems.is_empty() { Ok(settings) } else { Err(report(problems, source.name)) }
+}
+
+/// The settings, and everything that is wrong with them.
+pub(crate) fn read(source: Source<'_>) -> (Settings, Vec<Draft>) {
     let Source { name, text, env, own_env, overrides, check_url } = source;
     let (tree, mut problems) = text.map_or((None, Vec::new()), yaml::parse);
     let mut root = top::tidy(tree, &mut problems);
@@ -53,9 +59,11 @@ pub fn load(source: Source<'_>) -> Result<Settings, Vec<Problem>> {
     let mut checked = checker.section(ROOT, Some(&root), "");
     let Checker { mut problems, .. } = checker;
     let settings = build(&mut checked, name, &mut problems);
-    if problems.is_empty() {
-        return Ok(settings);
-    }
+    (settings, problems)
+}
+
+/// The problems as users are told them: in the order of the file, and not more than are of use.
+pub(crate) fn report(problems: Vec<Draft>, name: &str) -> Vec<Problem> {
     let mut problems: Vec<_> = problems.into_iter().map(|draft| draft.named(name)).collect();
     problems.sort_by_key(|problem| (problem.line.is_none(), problem.line, problem.column));
     if problems.len() > MAX_PROBLEMS {
@@ -63,5 +71,5 @@ pub fn load(source: Source<'_>) -> Result<Settings, Vec<Problem>> {
         problems.truncate(MAX_PROBLEMS);
         problems.push(Draft::new("", format!("and {more} more problems")).named(name));
     }
-    Err(problems)
+    problems
 }

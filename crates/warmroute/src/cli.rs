@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, str::FromStr};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// A router for LLM inference engines: each request goes to the engine that already holds its prompt's KV blocks.
 #[derive(Debug, Parser)]
@@ -180,6 +180,24 @@ pub(crate) enum ConfigCommand {
     Show(ConfigFileArgs),
     /// Print the JSON schema of the configuration.
     Schema,
+    /// Translate another router's configuration: YAML on stdout, with a comment for each key that has no counterpart.
+    Convert(ConvertArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ConvertArgs {
+    /// Which router the file is for.
+    #[arg(long, value_enum, value_name = "ROUTER")]
+    pub(crate) from: OtherRouter,
+    /// Its configuration file; `-` = standard input.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+}
+
+/// A router whose configuration can be translated.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum OtherRouter {
+    VllmRouter,
 }
 
 #[derive(Args, Debug)]

@@ -1,0 +1,14 @@
+//! Another router's configuration becomes one of ours, as text: `warmroute config convert`.
+//!
+//! One file per router says which of its keys is which of ours; `given` reads its file, `ours` writes ours.
+//! What it means is not checked here beyond the shape of values: that is the part of [`crate::load`].
+//!
+//! **Invariant**: a text comes out only if nothing was wrong; every key of the other file is then in it, as a key of ours
+//! or by name in a comment.
+
+mod given;
+mod model_path;
+mod ours;
+mod vllm_router;
+
+pub use vllm_router::convert_vllm_router;

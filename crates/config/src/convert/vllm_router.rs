@@ -1,0 +1,324 @@
+//! The configuration of vLLM Router, version 0.12 and those around it: its keys, and which of ours they are.
+
+use super::{
+    given::{Field, Fields, Given},
+    model_path::{ModelPath, model_path},
+    ours::{Ours, Worker, yaml},
+};
+use crate::{
+    CheckUrl, Problem,
+    checked::Value,
+    fault::Fault,
+    scalar::MAX_DURATION,
+    schema::{Built, Choice, Kind, ROOT, Range},
+    tree::{Node, Origin},
+};
+
+const TITLE: &str = "Converted from a configuration of vLLM Router.";
+
+/// `mode.type`; each mode has its lists of URLs.
+const MODE: Kind = Kind::Word(&[
+    mode("regular", &[]),
+    mode("openai", &[]),
+    mode("vllm_prefill_decode", &["vllm_pd"]),
+    mode("prefill_decode", &["pd_disaggregation"]),
+]);
+
+const fn mode(word: &'static str, also: &'static [&'static str]) -> Choice {
+    Choice { word, also, built: Built::Now }
+}
+
+/// Policies by the key of either side. That router's documents have them at the top and under `mode`.
+const POLICIES: &[(&str, &str)] = &[
+    ("policy", "routing.policy"),
+    ("prefill_policy", "routing.prefill_policy"),
+    ("decode_policy", "routing.decode_policy"),
+];
+
+/// The policy that goes by KV events.
+const KV_AWARE: &str = "kv_aware";
+
+const PORT: Kind = Kind::Int { min: 1, max: 65_535 };
+const WEIGHT: Kind = Kind::Float(Range { min: 0.0, max: 1.0, open: false });
+const PAIR: &str = "[URL, bootstrap port or null], or a URL";
+
+/// A simple key.
+struct Key {
+    theirs: &'static str,
+    ours: &'static str,
+    kind: Kind,
+    /// What ours has behind the number.
+    unit: &'static str,
+    /// What that router takes where the key is left out, written down because ours may differ; `None` = leave it out.
+    default: Option<&'static str>,
+}
+
+const fn key(theirs: &'static str, ours: &'static str, kind: Kind) -> Key {
+    Key { theirs, ours, kind, unit: "", default: None }
+}
+
+impl Key {
+    const fn or(self, default: &'static str) -> Self {
+        Self { default: Some(default), ..self }
+    }
+}
+
+const TOP: &[Key] = &[key(
+    "engine_wait_timeout_secs",
+    "queue.engine_wait_timeout_secs",
+    Kind::Int { min: 0, max: MAX_DURATION.as_secs() },
+)];
+
+const KV_AWARE_KEYS: &[Key] = &[
+    key("block_size", "models.defaults.block_size", Kind::Int { min: 1, max: 1 << 16 }).or("16"),
+    key("enable_speculative", "routing.speculative", Kind::Bool).or("true"),
+    Key {
+        unit: "ms",
+        ..key(
+            "speculative_ttl_ms",
+            "routing.speculative_ttl",
+            Kind::Int { min: 1, max: MAX_DURATION.as_secs() * 1_000 },
+        )
+        .or("2000ms")
+    },
+];
+
+const KV_EVENTS_KEYS: &[Key] = &[
+    key("topic_filter", "kv_events.topic_filter", Kind::Text).or("\"\""),
+    key("default_port", "kv_events.default_port", PORT).or("5557"),
+];
+
+const WEIGHTS_KEYS: &[Key] = &[
+    key("gpu", "routing.medium_weights.gpu", WEIGHT),
+    key("cpu", "routing.medium_weights.cpu", WEIGHT),
+    key("disk", "routing.medium_weights.disk", WEIGHT),
+];
+
+/// Translates a configuration of vLLM Router into YAML of ours. `name` is what problems call the file.
+///
+/// Keys without a counterpart stand in comments above it, and so do the keys of ours that this version knows by name only.
+///
+/// # Errors
+/// Every value that cannot be what that router takes, in the order of the file.
+///
+/// ```
+/// let theirs = "mode: {type: regular, worker_urls: ['http://10.0.0.5:8000']}\nlog_dir: /tmp\n";
+/// let ours = config::convert_vllm_router("router.yaml", theirs).expect("a file of that router");
+/// assert!(ours.contains("  - {url: \"http://10.0.0.5:8000\"}\n"));
+/// assert!(ours.contains("# no counterpart: log_dir\n"));
+/// ```
+pub fn convert_vllm_router(name: &str, text: &str) -> Result<String, Vec<Problem>> {
+    let (tree, given) = Given::parse(text);
+    let mut work = Work { given, ours: Ours::default() };
+    if let Some(top) = tree.as_ref().and_then(|tree| work.given.top(tree)) {
+        work.file(top);
+    }
+    let unused = work.given.finish(name)?;
+    Ok(work.ours.text(TITLE, &unused))
+}
+
+/// One side and the other.
+struct Work {
+    given: Given,
+    ours: Ours,
+}
+
+impl Work {
+    fn file(&mut self, mut top: Fields<'_>) {
+        let mode = self.given.required(&mut top, "mode", "a mapping with type and the URLs of workers");
+        let mut mode = mode.and_then(|mode| self.given.fields(&mode));
+        if let Some(mode) = &mut mode {
+            self.workers(mode);
+        }
+        for (theirs, ours) in POLICIES {
+            let inner = mode.as_mut().and_then(|mode| mode.take(theirs));
+            if let Some(policy) = self.either(inner, top.take(theirs)) {
+                self.policy(&policy, ours);
+            }
+        }
+        if let Some(field) = top.take("model_path") {
+            self.tokenizer(field);
+        }
+        self.weights(&mut top);
+        self.keys(TOP, &mut top);
+        mode.into_iter().chain([top]).for_each(|fields| self.given.leave(fields));
+    }
+
+    fn workers(&mut self, mode: &mut Fields<'_>) {
+        let Some(word) = self.given.required(mode, "type", &MODE.expected()) else { return };
+        match self.given.value(&word, &MODE) {
+            Some(Value::Word("regular")) => self.pool(mode, "worker_urls", None, any_url),
+            Some(Value::Word("openai")) => self.pool(mode, "worker_urls", Some(("type", "openai")), any_url),
+            Some(_) => {
+                self.prefill_pool(mode);
+                self.pool(mode, "decode_urls", Some(("role", "decode")), pool_url);
+            }
+            None => {}
+        }
+    }
+
+    fn pool(&mut self, mode: &mut Fields<'_>, key: &str, word: Option<(&'static str, &'static str)>, check: CheckUrl) {
+        let Some(urls) = self.given.required(mode, key, "a list of URLs") else { return };
+        for entry in self.given.items(&urls) {
+            if let Some(url) = self.given.url(&entry, check) {
+                self.ours.workers.push(Worker { url, word, bootstrap_port: None });
+            }
+        }
+    }
+
+    fn prefill_pool(&mut self, mode: &mut Fields<'_>) {
+        let Some(urls) = self.given.required(mode, "prefill_urls", &format!("a list of {PAIR}")) else { return };
+        for entry in self.given.items(&urls) {
+            self.prefill_worker(&entry);
+        }
+    }
+
+    fn prefill_worker(&mut self, entry: &Field<'_>) {
+        let (url, port) = match &entry.value.node {
+            Node::Text(_) => (self.given.url(entry, pool_url), None),
+            Node::List(pair) if pair.len() == 2 => {
+                let (url, port) = (entry.item(0, &pair[0]), entry.item(1, &pair[1]));
+                let filled = !matches!(port.value.node, Node::Null);
+                let port = if filled { self.given.value(&port, &PORT) } else { None };
+                (self.given.url(&url, pool_url), port)
+            }
+            _ => {
+                let fault = Fault::unusable(entry.value, &Kind::Free);
+                self.given.refuse(entry, fault.expected(PAIR));
+                (None, None)
+            }
+        };
+        let bootstrap_port = match port {
+            Some(Value::Int(port)) => Some(port),
+            _ => None,
+        };
+        if let Some(url) = url {
+            self.ours.workers.push(Worker { url, word: Some(("role", "prefill")), bootstrap_port });
+        }
+    }
+
+    /// The one that is there; both would leave open which one counts.
+    fn either<'a>(&mut self, inner: Option<Field<'a>>, outer: Option<Field<'a>>) -> Option<Field<'a>> {
+        if let (Some(inner), Some(outer)) = (&inner, &outer) {
+            let fault = Fault::new(format!("set a second time: `{}` is there too", inner.path));
+            self.given.refuse(outer, fault.expected("one of the two"));
+        }
+        inner.or(outer)
+    }
+
+    fn policy(&mut self, policy: &Field<'_>, ours: &'static str) {
+        let Some(mut fields) = self.given.fields(policy) else { return };
+        let Some(name) = self.given.required(&mut fields, "type", "the name of a policy, such as kv_aware") else {
+            return;
+        };
+        match self.given.value(&name, &Kind::Text) {
+            Some(Value::Text(text)) => match policy_of(&text) {
+                Some(word) => {
+                    self.set(ours, word.to_owned(), &fields.place("type", Some(&name)));
+                    if word == KV_AWARE {
+                        self.kv_aware(&mut fields);
+                    }
+                }
+                None => self.given.unused(name),
+            },
+            _ => return,
+        }
+        self.given.leave(fields);
+    }
+
+    fn kv_aware(&mut self, policy: &mut Fields<'_>) {
+        self.keys(KV_AWARE_KEYS, policy);
+        let events = policy.take("kv_events").and_then(|events| self.given.fields(&events));
+        let mut events = events.unwrap_or_else(|| policy.absent("kv_events"));
+        self.keys(KV_EVENTS_KEYS, &mut events);
+        self.given.leave(events);
+        self.weights(policy);
+    }
+
+    /// That router's documents name the weights without their place, so they may stand with the policy and at the top.
+    fn weights(&mut self, fields: &mut Fields<'_>) {
+        let weights = fields.take("medium_weights").and_then(|weights| self.given.fields(&weights));
+        if let Some(mut weights) = weights {
+            self.keys(WEIGHTS_KEYS, &mut weights);
+            self.given.leave(weights);
+        }
+    }
+
+    fn tokenizer(&mut self, field: Field<'_>) {
+        const OURS: &str = "models.defaults.tokenizer";
+        let Some(Value::Text(text)) = self.given.value(&field, &Kind::Text) else { return };
+        let place = (field.path.clone(), field.value.origin.clone());
+        match model_path(&text) {
+            ModelPath::Directory(directory) => self.set(OURS, yaml(&Value::Text(directory)), &place),
+            ModelPath::HubId(id) => {
+                self.set(OURS, "auto".to_owned(), &place);
+                self.ours.note(OURS, format!("the model was {id}: found on this machine, or asked of the engine"));
+            }
+            ModelPath::Other => self.given.unused(field),
+        }
+    }
+
+    fn keys(&mut self, keys: &[Key], fields: &mut Fields<'_>) {
+        for key in keys {
+            let field = fields.take(key.theirs);
+            let place = fields.place(key.theirs, field.as_ref());
+            let value = match &field {
+                Some(field) => self.given.value(field, &key.kind).map(|value| yaml(&value) + key.unit),
+                None => key.default.map(str::to_owned),
+            };
+            if let Some(value) = value {
+                self.set(key.ours, value, &place);
+            }
+        }
+    }
+
+    /// Two pools of that router may have what ours has for all of them; then nobody but the user can choose.
+    fn set(&mut self, ours: &'static str, value: String, place: &(String, Origin)) {
+        if let Err((before, from)) = self.ours.set(ours, value.clone(), &place.0) {
+            let message = format!("{value} here, but {before} by `{from}`");
+            let expected = format!("the same value, as `{ours}` is one for all workers");
+            self.given.contradiction(place.clone(), message, expected);
+        }
+    }
+}
+
+/// The policy of ours with this name, also if this version does not have it yet.
+fn policy_of(name: &str) -> Option<&'static str> {
+    let Kind::Section(routing) = ROOT.iter().find(|section| section.name == "routing")?.kind else { return None };
+    let Kind::Word(policies) = routing.iter().find(|key| key.name == "policy")?.kind else { return None };
+    policies.iter().find(|policy| policy.matches(name)).map(|policy| policy.word)
+}
+
+/// A worker's URL, also behind a Unix socket.
+fn any_url(url: &str) -> Result<String, String> {
+    match url.strip_prefix("unix://") {
+        Some(path) if path.starts_with('/') && path.len() > 1 && is_plain(path) => Ok(path.to_owned()),
+        Some(_) => Err(format!("`{url}` is not unix:///PATH")),
+        None => http_url(url),
+    }
+}
+
+/// The URL of a worker that hands KV caches over: others must reach its host.
+fn pool_url(url: &str) -> Result<String, String> {
+    if url.starts_with("unix:") {
+        return Err(format!("`{url}` is a Unix socket, which a prefill or decode worker cannot be behind"));
+    }
+    http_url(url)
+}
+
+/// Only the shape: what is wrong in detail, `config check` says of the converted file.
+fn http_url(url: &str) -> Result<String, String> {
+    let refuse = || format!("`{url}` is not a URL of a worker");
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")).ok_or_else(refuse)?;
+    let host_port = rest.split('/').next().unwrap_or_default();
+    let (host, port) = match host_port.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()),
+        _ => (host_port, Some(80)),
+    };
+    let port_fits = port.is_some_and(|port: u16| port > 0);
+    if port_fits && !host.is_empty() && is_plain(rest) { Ok(host_port.to_owned()) } else { Err(refuse()) }
+}
+
+fn is_plain(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_graphic() && !b"{}<>\"\\^`|".contains(&byte))
+}

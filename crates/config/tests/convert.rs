@@ -1,0 +1,330 @@
+//! What a configuration of another router becomes.
+
+mod sources;
+
+use std::time::Duration;
+
+use config::{Problem, Tokenizer, convert_vllm_router};
+use contract_id::contract;
+use kv_blocks::BlockSize;
+use proptest::prelude::*;
+use sources::{lines, load, settings};
+
+/// The seed's file, with the decode policy in both places where it is seen.
+const SEEDS: [&str; 2] = [
+    include_str!("../../../tests/fixtures/seed-configs/vllm-router-decode-policy-at-top.yaml"),
+    include_str!("../../../tests/fixtures/seed-configs/vllm-router-decode-policy-under-mode.yaml"),
+];
+
+/// A smallest file, to which tests add what they are about.
+const ONE_WORKER: &str = "mode: {type: regular, worker_urls: ['http://a:1']}\n";
+
+const REFUSED: &str = "# refused by `warmroute config check` in this version: ";
+
+fn converted(text: &str) -> String {
+    convert_vllm_router("router.yaml", text).unwrap_or_else(|problems| panic!("{text}\n{}", lines(&problems)))
+}
+
+fn problems(text: &str) -> Vec<Problem> {
+    convert_vllm_router("router.yaml", text).err().unwrap_or_else(|| panic!("no problem in:\n{text}"))
+}
+
+/// The lines without the comments above them.
+fn body(text: &str) -> String {
+    text.lines().filter(|line| !line.starts_with('#')).map(|line| format!("{line}\n")).collect()
+}
+
+fn without_counterpart(text: &str) -> Vec<&str> {
+    text.lines().filter_map(|line| line.strip_prefix("# no counterpart: ")).collect()
+}
+
+/// The same without pools and without policies that belong to one.
+fn without_pools(text: &str) -> String {
+    let of_pools = ["workers:", "  - {url: ", "  decode_policy:", "  prefill_policy:"];
+    let keep = |line: &&str| !of_pools.iter().any(|start| line.starts_with(start));
+    text.lines().filter(keep).map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+#[contract("V1", "V2")]
+fn the_posts_file_becomes_both_pools_the_policy_and_the_values_wherever_the_policy_stands() {
+    let expected = "\
+workers:
+  - {url: \"http://prefill1:8081\", role: prefill}
+  - {url: \"http://decode1:8083\", role: decode}
+  - {url: \"http://decode2:8084\", role: decode}
+kv_events:
+  default_port: 5557
+  topic_filter: \"\"
+models:
+  defaults:
+    block_size: 16
+    tokenizer: auto  # the model was meta-llama/Llama-3.1-8B-Instruct: found on this machine, or asked of the engine
+routing:
+  decode_policy: kv_aware
+  speculative: true
+  speculative_ttl: 2000ms
+";
+    for seed in SEEDS {
+        let text = converted(seed);
+        assert_eq!(body(&text), expected);
+        assert_eq!(without_counterpart(&text), [""; 0]);
+    }
+    assert_eq!(converted(SEEDS[0]), converted(SEEDS[1]));
+}
+
+#[test]
+#[contract("V1")]
+fn a_prefill_url_is_a_pair_with_a_bootstrap_port_or_null_or_a_bare_url() {
+    let text = converted(
+        "mode:\n  type: vllm_prefill_decode\n  prefill_urls:\n    - [http://p:1, 8998]\n    - [http://p:2, ~]\n    - http://p:3\n  \
+         decode_urls: [http://d:1]\n",
+    );
+    let pools = "workers:\n  - {url: \"http://p:1\", role: prefill, bootstrap_port: 8998}\n  - {url: \"http://p:2\", role: \
+                 prefill}\n  - {url: \"http://p:3\", role: prefill}\n  - {url: \"http://d:1\", role: decode}\n";
+    assert_eq!(body(&text), pools, "and no key more, as no policy needs one");
+}
+
+#[test]
+#[contract("V2")]
+fn the_parts_that_are_built_load_into_the_values_of_the_post() {
+    let settings = settings(&without_pools(&converted(SEEDS[0])));
+    assert_eq!(settings.models.get("any").tokenizer, Tokenizer::Auto);
+    assert!(settings.routing.speculative);
+    assert_eq!(settings.routing.speculative_ttl, Duration::from_secs(2));
+    assert_eq!((settings.kv_events.topic_filter.as_str(), settings.kv_events.default_port), ("", 5557));
+    // The block size is the workers' own, so it takes one to show it.
+    let with_worker = without_pools(&converted(SEEDS[0])) + "workers: ['http://a:1']\n";
+    assert_eq!(sources::settings(&with_worker).workers[0].block_size, BlockSize::new(16).ok());
+}
+
+#[test]
+#[contract("V2")]
+fn other_values_are_carried_over_and_those_left_out_are_written_as_that_router_has_them() {
+    let pools = "mode: {type: vllm_prefill_decode, prefill_urls: [], decode_urls: ['http://d:1']}\n";
+    let defaults = converted(&format!("{pools}decode_policy: {{type: kv_aware}}\n"));
+    assert_eq!(without_pools(&body(&defaults)), without_pools(&body(&converted(SEEDS[0]))).replace(
+        "    tokenizer: auto  # the model was meta-llama/Llama-3.1-8B-Instruct: found on this machine, or asked of the engine\n",
+        ""
+    ));
+    let text = converted(&format!(
+        "{pools}decode_policy:\n  type: kv_aware\n  block_size: 32\n  enable_speculative: false\n  speculative_ttl_ms: 1500\n  \
+         kv_events: {{topic_filter: 'kv@${{x}}', default_port: 6000}}\nmodel_path: /models/llama/tokenizer.json\n"
+    ));
+    let settings = settings(&(without_pools(&text) + "workers: ['http://a:1']\n"));
+    assert!(!settings.routing.speculative);
+    assert_eq!(settings.routing.speculative_ttl, Duration::from_millis(1500));
+    assert_eq!(settings.workers[0].block_size, BlockSize::new(32).ok());
+    assert_eq!(settings.kv_events.topic_filter, "kv@${x}", "a text stays what it is");
+    assert_eq!(settings.kv_events.default_port, 6000);
+    assert_eq!(settings.models.get("any").tokenizer, Tokenizer::Directory("/models/llama".into()));
+}
+
+#[test]
+fn a_regular_mode_has_plain_workers_also_behind_unix_sockets() {
+    let urls = "worker_urls: ['http://a:1', 'unix:///run/vllm.sock']";
+    let plain = converted(&format!("mode: {{type: regular, {urls}}}\npolicy: {{type: round_robin}}\n"));
+    assert_eq!(
+        body(&plain),
+        "workers:\n  - {url: \"http://a:1\"}\n  - {url: \"unix:///run/vllm.sock\"}\nrouting:\n  policy: round_robin\n"
+    );
+    let openai = converted(&format!("mode: {{type: openai, {urls}}}\n"));
+    assert!(openai.contains("  - {url: \"http://a:1\", type: openai}\n"), "{openai}");
+}
+
+#[test]
+fn medium_weights_and_the_wait_for_an_engine_have_keys_of_ours() {
+    let text = converted(&format!(
+        "{ONE_WORKER}policy: {{type: kv_aware, medium_weights: {{gpu: 1, cpu: 0.25}}}}\nengine_wait_timeout_secs: 600\n"
+    ));
+    assert!(text.contains("  medium_weights:\n    cpu: 0.25\n    gpu: 1.0\n"), "{text}");
+    assert!(text.contains("queue:\n  engine_wait_timeout_secs: 600\n"), "{text}");
+}
+
+#[test]
+fn every_key_without_a_counterpart_stands_in_a_comment_in_the_order_of_the_file() {
+    let text = converted(
+        "log_dir: /tmp\nmode:\n  type: regular\n  worker_urls: ['http://a:1']\n  discovery_address: x\npolicy:\n  type: \
+         cache_aware\n  cache_threshold: 0.5\n  block_size: 16\nprefill_policy: {type: manual, seed: 1}\nmodel_path: \
+         's3://bucket/llama'\nworker_api_keys: {'http://a:1': sk-secret}\n\"odd\\nworkers\": {}\n",
+    );
+    assert_eq!(
+        without_counterpart(&text),
+        [
+            "log_dir",
+            "mode.discovery_address",
+            "policy.cache_threshold",
+            "policy.block_size",
+            "prefill_policy.type",
+            "prefill_policy.seed",
+            "model_path",
+            "worker_api_keys",
+            "[\"odd\\nworkers\"]",
+        ],
+        "{text}"
+    );
+    assert!(!text.contains("sk-secret"), "{text}");
+}
+
+#[test]
+fn a_comment_names_exactly_the_keys_that_this_version_refuses() {
+    let pools =
+        "mode:\n  type: vllm_prefill_decode\n  prefill_urls: [[http://p:1, 1], [http://p:2, 2]]\n  decode_urls: []\n";
+    let more = "policy: {type: lmcache_aware}\nprefill_policy: {type: kv_aware, medium_weights: {disk: 0.5}}\n";
+    for text in [ONE_WORKER.to_owned(), SEEDS[0].to_owned(), format!("{pools}{more}engine_wait_timeout_secs: 1\n")] {
+        let text = converted(&text);
+        let named: Vec<&str> = text
+            .lines()
+            .find_map(|line| line.strip_prefix(REFUSED))
+            .map_or(Vec::new(), |keys| keys.split(", ").collect());
+        let mut refused: Vec<String> = Vec::new();
+        for problem in load(&text).err().unwrap_or_default() {
+            let key = problem.path.replace(['0', '1', '2'], "");
+            if !refused.contains(&key) {
+                refused.push(key);
+            }
+        }
+        assert_eq!(named, refused, "{text}");
+    }
+}
+
+#[test]
+fn keys_that_only_the_last_of_many_workers_has_are_named_too() {
+    let prefill: String = (1..=300).map(|port| format!("    - http://p:{port}\n")).collect();
+    let text = converted(&format!(
+        "mode:\n  type: vllm_prefill_decode\n  decode_urls: []\n  prefill_urls:\n{prefill}    - [http://p:301, 8998]\n"
+    ));
+    let last = "workers:\n  - {url: \"http://p:301\", role: prefill, bootstrap_port: 8998}\n";
+    for problem in load(last).err().unwrap_or_default() {
+        let key = problem.path.replace('0', "");
+        assert!(text.lines().any(|line| line.starts_with(REFUSED) && line.contains(&key)), "{key}: {text}");
+    }
+}
+
+#[test]
+fn all_wrong_values_are_told_at_once_with_their_places() {
+    let found = problems(
+        "\
+mode:
+  type: vllm_prefill_decode
+  prefill_urls:
+    - ['unix:///run/a.sock', '80']
+    - ['http://p:1']
+  decode_urls: [nonsense, 7, 'http://d:0']
+decode_policy: {type: kv_aware, block_size: \"16\", speculative_ttl_ms: -1, kv_events: [1]}
+prefill_policy: {block_size: 16}
+policy: round_robin
+model_path: 5
+engine_wait_timeout_secs: soon
+",
+    );
+    let places: Vec<_> = found.iter().map(|problem| (problem.line.expect("a line"), problem.path.as_str())).collect();
+    assert_eq!(
+        places,
+        [
+            (4, "mode.prefill_urls[0][0]"),
+            (4, "mode.prefill_urls[0][1]"),
+            (5, "mode.prefill_urls[1]"),
+            (6, "mode.decode_urls[0]"),
+            (6, "mode.decode_urls[1]"),
+            (6, "mode.decode_urls[2]"),
+            (7, "decode_policy.block_size"),
+            (7, "decode_policy.speculative_ttl_ms"),
+            (7, "decode_policy.kv_events"),
+            (8, "prefill_policy.type"),
+            (9, "policy"),
+            (10, "model_path"),
+            (11, "engine_wait_timeout_secs"),
+        ],
+        "{}",
+        lines(&found)
+    );
+    assert!(found.iter().all(|problem| problem.expected.is_some() && problem.column.is_some()), "{}", lines(&found));
+    assert_eq!((&found[6].value, found[6].column), (&"16".into(), Some(45)));
+    assert!(found[0].message.contains("a Unix socket"), "{}", found[0]);
+}
+
+#[test]
+fn what_is_missing_or_no_file_of_that_router_is_said_with_what_was_expected() {
+    for (text, path, word) in [
+        ("", "mode", "missing"),
+        ("mode: 5", "mode", "`5`"),
+        ("mode: {}", "mode.type", "missing"),
+        ("mode: {type: regulr, worker_urls: []}", "mode.type", "`regulr`"),
+        ("mode: {type: regular}", "mode.worker_urls", "missing"),
+        ("mode: {type: regular, worker_urls: 'http://a:1'}", "mode.worker_urls", "http://a:1"),
+        ("- a", "", "a list"),
+        ("mode: {type: regular\n", "", "not valid YAML"),
+    ] {
+        let found = problems(text);
+        assert_eq!(found.len(), 1, "{text}: {}", lines(&found));
+        assert_eq!(found[0].path, path, "{text}: {}", found[0]);
+        assert!(found[0].message.contains(word), "{text}: {}", found[0]);
+        assert!(found[0].line.is_some(), "{text}: {}", found[0]);
+    }
+    let nearest = problems("mode: {type: regulr, worker_urls: []}")[0].nearest.clone();
+    assert_eq!(nearest.as_deref(), Some("regular"));
+}
+
+#[test]
+fn a_password_in_a_url_is_in_no_problem() {
+    let found = lines(&problems("mode: {type: regular, worker_urls: ['ftp://me:pw@h:1', 'http://me:pw@:1']}"));
+    assert!(!found.contains("pw"), "{found}");
+}
+
+#[test]
+fn two_policies_that_want_different_values_of_one_key_are_a_problem() {
+    let policies = "decode_policy: {type: kv_aware, block_size: 32}\nprefill_policy: {type: kv_aware}\n";
+    let found = problems(&format!("{ONE_WORKER}{policies}"));
+    assert_eq!(found.len(), 1, "{}", lines(&found));
+    assert_eq!((found[0].path.as_str(), found[0].line), ("decode_policy.block_size", Some(2)));
+    assert!(found[0].message.contains("32 here, but 16 by `prefill_policy.block_size`"), "{}", found[0]);
+    let twice = "mode: {type: regular, worker_urls: [], policy: {type: random}}\npolicy: {type: random}\n";
+    let found = problems(twice);
+    assert_eq!((found[0].path.as_str(), found[0].line), ("policy", Some(2)));
+}
+
+#[test]
+fn as_many_problems_are_told_as_are_of_use() {
+    let urls = "x, ".repeat(1_000);
+    let found = problems(&format!("mode: {{type: regular, worker_urls: [{urls}]}}"));
+    assert_eq!(found.len(), 201);
+    assert_eq!(found[200].message, "and 800 more problems");
+}
+
+/// YAML's double-quoted form, which is that of JSON.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_converted_or_refused(text in "(?s).{0,200}") {
+        let _ = convert_vllm_router("router.yaml", &text);
+    }
+
+    #[test]
+    fn a_text_of_the_file_means_the_same_in_ours(topic in "[ -~]{0,20}", model in "/[ -~]{0,20}") {
+        let text = converted(&format!(
+            "mode: {{type: regular, worker_urls: []}}\npolicy: {{type: kv_aware, kv_events: {{topic_filter: {}}}}}\n\
+             model_path: {}\n",
+            quoted(&topic),
+            quoted(&model)
+        ));
+        let settings = settings(&text);
+        prop_assert_eq!(&settings.kv_events.topic_filter, &topic);
+        // A bucket's address is no place on this machine, and the file's own name is cut off.
+        if !model.contains("://") && !model.ends_with("/tokenizer.json") {
+            prop_assert_eq!(&settings.models.get("any").tokenizer, &Tokenizer::Directory(model.into()));
+        }
+    }
+
+    #[test]
+    fn any_key_without_a_counterpart_is_one_line_of_comment(key in "(?s)[^\u{0}]{1,40}") {
+        let text = format!("{ONE_WORKER}{}: 1\n", quoted(&key));
+        if let Ok(text) = convert_vllm_router("router.yaml", &text) {
+            prop_assert_eq!(body(&text), body(&converted(ONE_WORKER)));
+            prop_assert!(load(&text).is_ok(), "{}", text);
+        }
+    }
+}
