@@ -8,11 +8,14 @@ use std::collections::BTreeMap;
 
 use crate::{
     Admin, ChatTemplate, CircuitBreaker, Decisions, HealthChecks, Level, Listen, LogFormat, Logging, Metrics, Model,
-    Models, Parity, Policy, Request, Retry, Routing, Server, Settings, Tokenizer,
+    Models, Parity, PrefixRouting, Request, Retry, Routing, Server, Settings, Tokenizer,
     checked::{Checked, Value},
     places::Places,
     problem::Draft,
 };
+
+/// The policy where nothing else is set.
+const DEFAULT_POLICY: &str = "warm";
 
 /// The settings; problems between keys are filed. `file` is what the file is called.
 pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -> Settings {
@@ -28,6 +31,7 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
         workers,
         models: models(section("models")),
         routing: routing(section("routing")),
+        prefix_routing: prefix_routing(section("prefix_routing")),
         kv_events: kv::kv_events(section("kv_events")),
         kv_cache_index,
         parity: parity(section("parity")),
@@ -50,9 +54,10 @@ fn resolve(root: &mut Checked) {
     if let (Some(port), Value::Listen(Listen::Tcp(address))) = (port, &mut server.key_mut("listen").value) {
         address.set_port(port);
     }
+    let by_prefix = root.key("prefix_routing").key("enabled").bool();
     let policy = &mut root.key_mut("routing").key_mut("policy").value;
     if *policy == Value::Unset {
-        *policy = Value::Word(Policy::Warm.as_str());
+        *policy = Value::Word(if by_prefix { "prefix_hash" } else { DEFAULT_POLICY });
     }
     // Where caches do not count, nobody needs to know what is in them.
     if root.key("routing").key("overlap_weight").float() == 0.0 {
@@ -183,7 +188,8 @@ fn models(section: &Checked) -> Models {
 
 fn routing(section: &Checked) -> Routing {
     Routing {
-        policy: section.key("policy").word().and_then(Policy::from_word).unwrap_or(Policy::Warm),
+        policy: section.key("policy").word().unwrap_or(DEFAULT_POLICY),
+        hash_seed_of_rings: section.key("hash_seed_of_rings").int(),
         overlap_weight: section.key("overlap_weight").float(),
         temperature: section.key("temperature").float(),
         busy_threshold: section.key("busy_threshold").float_if_set(),
@@ -192,6 +198,15 @@ fn routing(section: &Checked) -> Routing {
         reservation_ttl: section.key("reservation_ttl").duration(),
         speculative: section.key("speculative").bool(),
         speculative_ttl: section.key("speculative_ttl").duration(),
+    }
+}
+
+fn prefix_routing(section: &Checked) -> PrefixRouting {
+    PrefixRouting {
+        enabled: section.key("enabled").bool(),
+        max_prefix_length: usize::try_from(section.key("max_prefix_length").int()).unwrap_or(usize::MAX),
+        load_factor_epsilon: section.key("load_factor_epsilon").float(),
+        virtual_nodes: section.key("virtual_nodes").count().get(),
     }
 }
 

@@ -13,7 +13,7 @@ use std::{collections::BTreeMap, num::NonZeroU32, path::PathBuf, time::Duration}
 
 pub use kv::{BlockHashKind, KvCacheIndex, KvEvents, Offloading, Prediction, PrefixEventSource, PrefixHashKind};
 pub use parity::Parity;
-pub use routing::{Policy, Routing};
+pub use routing::{PrefixRouting, Routing};
 pub use worker::{CheckMethod, Engine, EventSource, HealthCheck, ReplayEndpoint, Worker, WorkerKvEvents};
 
 use crate::{Listen, Problem, places::Places};
@@ -31,6 +31,8 @@ pub struct Settings {
     pub models: Models,
     /// How a worker is chosen.
     pub routing: Routing,
+    /// How requests are kept together by the beginning of their prompt.
+    pub prefix_routing: PrefixRouting,
     /// How KV events are followed, and what the block index may hold.
     pub kv_events: KvEvents,
     /// Which backend has which prompt prefix.

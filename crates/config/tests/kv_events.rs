@@ -47,6 +47,36 @@ fn the_view_s_bounds_have_ranges_and_a_value_outside_stops_the_start() {
 }
 
 #[test]
+#[contract("CK1", "CK2", "CK3", "CK4", "CK5", "CK16")]
+fn the_ring_is_off_unless_asked_for_and_its_numbers_have_ranges() {
+    let all = settings("");
+    let ring = &all.prefix_routing;
+    assert_eq!((ring.enabled, ring.max_prefix_length, ring.virtual_nodes), (false, 1024, 150));
+    assert!((ring.load_factor_epsilon - 0.25).abs() < 1e-9);
+    assert_eq!((all.routing.policy, all.routing.hash_seed_of_rings), ("warm", 0));
+    settings("prefix_routing: {anthropic_cache_control_injection: false}");
+
+    let policy = |text: &str| settings(text).routing.policy;
+    assert_eq!(policy("prefix_routing: {enabled: true}"), "prefix_hash");
+    assert_eq!(policy("prefix_routing: {enabled: true}\nrouting: {policy: random}"), "random");
+    for spelling in ["PrefixAwareHash", "prefix_aware_hash", "prefix-hash"] {
+        assert_eq!(policy(&format!("routing: {{policy: {spelling}}}")), "prefix_hash");
+    }
+    for (key, good, bad) in [
+        ("load_factor_epsilon", ["0.01", "10.0"], ["0.009", "10.1"]),
+        ("virtual_nodes", ["1", "10000"], ["0", "10001"]),
+        ("max_prefix_length", ["1", "1048576"], ["0", "1048577"]),
+    ] {
+        for value in good {
+            settings(&format!("prefix_routing: {{{key}: {value}}}"));
+        }
+        for value in bad {
+            assert_eq!(problem(&format!("prefix_routing: {{{key}: {value}}}")).path, format!("prefix_routing.{key}"));
+        }
+    }
+}
+
+#[test]
 #[contract("CK42")]
 fn a_stream_of_prefixes_belongs_to_a_worker_and_has_one_of_four_schemes() {
     let workers = "workers: [\"w1=http://a:1\", \"http://b:1\"]\n";

@@ -5,8 +5,7 @@ mod sources;
 use std::{num::NonZeroU32, time::Duration};
 
 use config::{
-    ChatTemplate, CheckMethod, Engine, EventSource, Level, Listen, LogFormat, Policy, ReplayEndpoint, Settings,
-    Tokenizer,
+    ChatTemplate, CheckMethod, Engine, EventSource, Level, Listen, LogFormat, ReplayEndpoint, Settings, Tokenizer,
 };
 use contract_id::contract;
 use kv_blocks::Tier;
@@ -32,7 +31,7 @@ fn an_empty_file_gives_every_default() {
         assert_eq!(settings.admin.listen, listen("127.0.0.1:9191"));
         assert!(settings.workers.is_empty());
         assert_eq!(settings.models.get("any").tokenizer, Tokenizer::Auto);
-        assert_eq!(settings.routing.policy, Policy::Warm);
+        assert_eq!(settings.routing.policy, "warm");
         assert_eq!(settings.routing.tokenize_budget, Duration::from_millis(2));
         assert_eq!(settings.routing.speculative_ttl, Duration::from_secs(2));
         assert_eq!(settings.kv_events.memory_budget, 512 << 20);
@@ -178,15 +177,15 @@ fn a_model_entry_takes_what_it_does_not_set_from_the_defaults() {
 #[test]
 fn a_policy_is_known_in_every_spelling() {
     for (text, policy) in [
-        ("round_robin", Policy::RoundRobin),
-        ("round-robin", Policy::RoundRobin),
-        ("RoundRobin", Policy::RoundRobin),
-        ("KvAware", Policy::KvAware),
-        ("least-loaded", Policy::LeastLoaded),
-        ("random", Policy::Random),
-        ("WARM", Policy::Warm),
-        ("kv", Policy::DynamoCost),
-        ("dynamo-cost", Policy::DynamoCost),
+        ("round_robin", "round_robin"),
+        ("round-robin", "round_robin"),
+        ("RoundRobin", "round_robin"),
+        ("KvAware", "kv_aware"),
+        ("least-loaded", "least_loaded"),
+        ("random", "random"),
+        ("WARM", "warm"),
+        ("kv", "dynamo_cost"),
+        ("dynamo-cost", "dynamo_cost"),
     ] {
         assert_eq!(settings(&format!("routing: {{policy: {text}}}")).routing.policy, policy, "{text}");
     }
@@ -227,10 +226,10 @@ fn a_flag_beats_the_environment_which_beats_the_file() {
     let file = "routing: {policy: random}";
     let env = [("WARMROUTE_ROUTING__POLICY", "least_loaded")];
     let flag = [("routing.policy", "kv_aware", "--policy")];
-    assert_eq!(policy(file, &[], &[]), Policy::Random);
-    assert_eq!(policy(file, &env, &[]), Policy::LeastLoaded);
-    assert_eq!(policy(file, &env, &flag), Policy::KvAware);
-    assert_eq!(policy("", &env, &[]), Policy::LeastLoaded);
+    assert_eq!(policy(file, &[], &[]), "random");
+    assert_eq!(policy(file, &env, &[]), "least_loaded");
+    assert_eq!(policy(file, &env, &flag), "kv_aware");
+    assert_eq!(policy("", &env, &[]), "least_loaded");
 }
 
 #[test]

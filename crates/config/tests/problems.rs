@@ -112,7 +112,7 @@ fn values_out_of_range_or_of_another_kind_say_what_would_fit() {
 
 #[test]
 fn a_section_of_a_later_version_is_no_unknown_key() {
-    for section in ["discovery", "prefix_routing", "response_cache", "queue", "cache", "tenants"] {
+    for section in ["discovery", "response_cache", "queue", "cache", "tenants"] {
         let problem = problem(&format!("{section}:\n  enabled: ${{NOT_SET}}\n"));
         assert_eq!(problem.message, format!("section `{section}` is not built yet in this version"));
         assert_eq!((problem.line, problem.column), (Some(1), Some(1)));
@@ -147,14 +147,15 @@ fn a_key_of_a_later_version_takes_its_default_only() {
 
 #[test]
 fn a_word_of_a_later_version_is_refused_with_the_ones_that_work() {
-    let problem = problem("routing: {policy: PrefixAwareHash}\n");
+    let problem = problem("routing: {policy: Lmcache-Aware}\n");
     assert_eq!(
         problem.to_string(),
-        "warmroute.yaml: line 1, column 19: routing.policy: `prefix_hash` is not built yet in this version: expected one of \
-         warm, kv_aware, least_loaded, round_robin, random, dynamo_cost"
+        "warmroute.yaml: line 1, column 19: routing.policy: `lmcache_aware` is not built yet in this version: expected one of \
+         warm, kv_aware, least_loaded, round_robin, random, weighted_round_robin, least_latency, power_of_two, \
+         consistent_hash, rendezvous_hash, prefix_hash, cache_aware, dynamo_cost"
     );
     for (text, word) in [
-        ("routing: {policy: power-of-two}", "power_of_two"),
+        ("routing: {policy: composite}", "composite"),
         ("admin: {listen: same}", "same"),
         ("kv_events: {block_hash: keyed}", "keyed"),
         ("workers: [{url: \"http://h:1\", role: decode}]", "decode"),

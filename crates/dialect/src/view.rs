@@ -292,7 +292,8 @@ impl<'a> Fields<'a> {
         let flag = |key| self.get(key).and_then(RawJson::flag);
         let integer = |key| self.get(key).and_then(RawJson::integer);
         let count = |key| integer(key).and_then(|number| u32::try_from(number).ok());
-        let include_usage = member(self.get(Key::StreamOptions), "include_usage").and_then(RawJson::flag);
+        let include_usage =
+            self.get(Key::StreamOptions).and_then(|it| it.member("include_usage")).and_then(RawJson::flag);
         // An echoed prompt comes with the logprobs of its own tokens.
         let echoes = dialect == Dialect::Completions && flag(Key::Echo) == Some(true);
         let wants_prompt_logprobs =
@@ -310,7 +311,7 @@ impl<'a> Fields<'a> {
             priority: integer(Key::Priority),
             cache_salt: self.get(Key::CacheSalt).and_then(RawJson::string),
             session: Session {
-                params_session_id: member(self.get(Key::SessionParams), "session_id").and_then(name),
+                params_session_id: self.get(Key::SessionParams).and_then(|it| it.member("session_id")).and_then(name),
                 user: self.get(Key::User).and_then(name),
                 session_id: self.get(Key::SessionId).and_then(name),
                 user_id: self.get(Key::UserId).and_then(name),
@@ -342,11 +343,6 @@ fn model(value: Option<RawJson<'_>>) -> Result<Cow<'_, str>, ViewError> {
         },
     };
     Err(ViewError::Model { found })
-}
-
-/// The last member of that key, as engines read it.
-fn member<'a>(object: Option<RawJson<'a>>, key: &str) -> Option<RawJson<'a>> {
-    object?.members()?.filter(|(name, _)| name == key).last().map(|(_, value)| value).filter(|value| !value.is_null())
 }
 
 /// A string, or a number as it is written.

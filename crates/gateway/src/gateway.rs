@@ -68,6 +68,8 @@ pub struct Rules {
     pub busy_threshold: Option<f64>,
     /// A reservation ends this long after the last call about it.
     pub reservation_ttl: Duration,
+    /// Bytes of a prompt's beginning that policies go by which keep equal beginnings together.
+    pub max_prefix_bytes: usize,
 }
 
 /// Everything [`Gateway::new`] needs.
@@ -120,6 +122,7 @@ pub(crate) struct RequestRules {
     pub(crate) stream: StreamLimits,
     pub(crate) retry: RetryRules,
     pub(crate) busy_threshold: Option<f64>,
+    pub(crate) max_prefix_bytes: usize,
 }
 
 impl Gateway {
@@ -154,6 +157,7 @@ impl Gateway {
                 stream: StreamLimits { idle: rules.stream_idle, total: rules.stream_total },
                 retry: rules.retry,
                 busy_threshold: rules.busy_threshold,
+                max_prefix_bytes: rules.max_prefix_bytes,
             },
             reservations: Reservations::new(rules.reservation_ttl),
             metrics: Metrics::new(registry),

@@ -55,6 +55,12 @@ struct PolicyLabel {
     policy: &'static str,
 }
 
+/// One label: how a request was placed by the beginning of its prompt.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Strategy {
+    strategy: &'static str,
+}
+
 /// One label: the worker's name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Worker {
@@ -131,6 +137,7 @@ pub(crate) struct Metrics {
     attempts: Family<ClassResult, Counter>,
     shed: Family<Reason, Counter>,
     decisions: Family<PolicyMethod, Counter>,
+    prefix_routing: Family<Strategy, Counter>,
     pub(crate) panics: Counter,
     upstream_failures: Family<WorkerReason, Counter>,
     prompt_tokens: Family<Worker, Counter>,
@@ -155,6 +162,7 @@ impl Metrics {
             attempts: Family::default(),
             shed: Family::default(),
             decisions: Family::default(),
+            prefix_routing: Family::default(),
             panics: Counter::<u64, AtomicU64>::default(),
             upstream_failures: Family::default(),
             prompt_tokens: Family::default(),
@@ -180,6 +188,7 @@ impl Metrics {
             attempts "warmroute_attempts" "Attempts at workers by retry class and result";
             shed "warmroute_shed" "Requests refused for want of room";
             decisions "warmroute_decisions" "Placement decisions";
+            prefix_routing "continuum_prefix_routing_requests" "Requests by how the beginning of their prompt placed them";
             panics "warmroute_panics" "Requests that ended in a panic";
             upstream_failures "warmroute_upstream_failures" "Failures of workers as requests saw them";
             prompt_tokens "warmroute_prompt_tokens" "Prompt tokens that workers reported";
@@ -200,7 +209,10 @@ impl Metrics {
     }
 
     /// A placement decision was made in `us` microseconds.
-    pub(crate) fn decided(&self, policy: &'static str, method: &'static str, us: f64) {
+    pub(crate) fn decided(&self, policy: &'static str, method: &'static str, label: Option<&'static str>, us: f64) {
+        if let Some(strategy) = label {
+            self.prefix_routing.get_or_create(&Strategy { strategy }).inc();
+        }
         self.decisions.get_or_create(&PolicyMethod { policy, method }).inc();
         self.decision.get_or_create(&PolicyLabel { policy }).observe(us / 1e6);
     }
@@ -272,6 +284,9 @@ impl Metrics {
     fn start_at_zero(&self) {
         for reason in [ErrorCode::NoWorker, ErrorCode::Overloaded, ErrorCode::Draining] {
             drop(self.shed.get_or_create(&Reason { reason: reason.as_str() }));
+        }
+        for strategy in ["prefix_hash", "overflow", "fallback"] {
+            drop(self.prefix_routing.get_or_create(&Strategy { strategy }));
         }
         for route in ROUTES {
             for outcome in OutcomeKind::ALL {

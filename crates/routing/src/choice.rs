@@ -18,8 +18,12 @@ pub(crate) struct Choice<'a> {
     /// The winner's place in `order`.
     pub(crate) place: usize,
     pub(crate) unit: CostUnit,
-    /// The policy that priced.
+    /// The policy that was asked.
     pub(crate) policy: Policy,
+    /// The policy that priced: another one where the first needs a key that the request has not.
+    pub(crate) ruling: Policy,
+    /// How the policy placed the request, where it tells ways apart.
+    pub(crate) label: Option<&'static str>,
     /// Cold work that targets seen for the first time were taken to have behind them.
     pub(crate) newcomer_cold_tokens: f64,
 }
@@ -35,6 +39,11 @@ pub(crate) struct Circumstances {
 }
 
 impl Choice<'_> {
+    /// Whether another policy priced than the one that was asked.
+    pub(crate) fn fell_back(&self) -> bool {
+        self.ruling != self.policy
+    }
+
     /// The contender that won.
     pub(crate) fn winner(&self) -> &Contender<'_> {
         &self.scene.contenders[self.order[self.place]]
@@ -49,6 +58,7 @@ impl Choice<'_> {
         Decision {
             policy: self.policy,
             method,
+            label: self.label,
             cost_unit: self.unit,
             candidates: self.worth_keeping(runner_up, kept.max(2)).into_iter().map(|place| self.row(place)).collect(),
             candidates_total: self.order.len(),

@@ -13,6 +13,9 @@ pub struct Decision {
     pub policy: Policy,
     /// How the winner was found.
     pub method: Method,
+    /// How the policy placed the request, where it tells ways apart: `prefix_hash` says `prefix_hash` (the key's owner),
+    /// `overflow` (the owner is full) or `fallback` (there was no key). `None` for a request that was pinned.
+    pub label: Option<&'static str>,
     /// Unit of every cost.
     pub cost_unit: CostUnit,
     /// The candidates worth keeping, best rank first; the first one won unless a temperature drew another.

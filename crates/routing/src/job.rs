@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use kv_blocks::{DpRank, Namespace, PromptBlocks, Target, Tier, WorkerId};
 
-use crate::Policy;
+use crate::{Affinity, Policy};
 
 /// One request that needs a target.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +15,8 @@ pub struct Job<'a> {
     pub pin: Option<Pin>,
     /// The prompt, cut into blocks on demand; `None` when nothing is known of it.
     pub blocks: Option<&'a PromptBlocks>,
+    /// What the request has in common with others that should meet it on the same target.
+    pub affinity: Affinity,
     /// Prompt length in tokens; an estimate when the blocks are over text.
     pub prompt_tokens: u32,
     /// How long the reply is expected to be, if the caller knows.

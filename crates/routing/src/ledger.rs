@@ -56,10 +56,19 @@ pub(crate) struct Load {
     pub(crate) answer: Answer,
 }
 
-/// A first token of a target that had nothing else to compute: what its speed is learned from.
+/// A first token that whoever sent the request saw come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct FirstToken {
+    pub(crate) worker: WorkerId,
+    /// Since it was decided.
+    pub(crate) ms: f64,
+    /// What it says of the worker's speed, if the target had nothing else to compute.
+    pub(crate) alone: Option<PrefillSample>,
+}
+
+/// A prefill that nothing stood before: what a worker's speed is learned from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct PrefillSample {
-    pub(crate) worker: WorkerId,
     pub(crate) tokens: u32,
     pub(crate) ms: f64,
 }
@@ -128,7 +137,7 @@ impl Ledger {
     }
 
     /// The prompt is computed. Unknown and repeated ids are ignored.
-    pub(crate) fn first_token(&mut self, now: Moment, id: ReservationId) -> Option<PrefillSample> {
+    pub(crate) fn first_token(&mut self, now: Moment, id: ReservationId) -> Option<FirstToken> {
         let reservation = self.open.get_mut(&id).filter(|reservation| !reservation.decoding)?;
         reservation.decoding = true;
         let load = &reservation.load;
@@ -136,10 +145,12 @@ impl Ledger {
         account.dequeue(now, id);
         account.decode_sequences += 1;
         account.decode_tokens += u64::from(load.prompt_tokens);
-        (reservation.alone && load.answer == Answer::Streamed).then(|| PrefillSample {
+        let ms = now.ms_since(reservation.opened);
+        let prefill = PrefillSample { tokens: load.uncached_tokens, ms: (ms - load.interleave_ms).max(0.0) };
+        (load.answer == Answer::Streamed).then(|| FirstToken {
             worker: load.target.worker,
-            tokens: load.uncached_tokens,
-            ms: (now.ms_since(reservation.opened) - load.interleave_ms).max(0.0),
+            ms,
+            alone: reservation.alone.then_some(prefill),
         })
     }
 

@@ -10,11 +10,13 @@
 //! **Invariant**: load is counted inside `decide` and freed exactly once by `done` or `failed`; when every reservation is done, every
 //! target's load is exactly zero.
 
+mod affinity;
 mod choice;
 mod choose;
 mod decayed;
 mod decision;
 mod job;
+mod latency;
 mod ledger;
 mod plan;
 mod policy;
@@ -25,6 +27,7 @@ mod settings;
 mod state;
 mod survey;
 
+pub use affinity::Affinity;
 pub use decision::{Decision, Method, PotentialLoad, Reserved, Scored, WarmTokens};
 pub use job::{
     Answer, CacheSource, Candidate, ExcludeReason, Excluded, Job, NoStopwatch, Overrides, Pin, Stopwatch, Tiers,
@@ -34,4 +37,4 @@ pub use plan::{Dispatch, Leg, Plan, Refusal, Released, ReservationId, Ticket};
 pub use policy::{CostUnit, Policy, Terms, UnknownPolicy};
 pub use rates::Rates;
 pub use router::Router;
-pub use settings::{MediumWeights, RoutingSettings};
+pub use settings::{CacheAwareSettings, MediumWeights, RingSettings, RoutingSettings};

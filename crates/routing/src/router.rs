@@ -7,8 +7,8 @@ use kv_index::{KvIndex, Promised};
 use parking_lot::Mutex;
 
 use crate::{
-    CacheSource, Candidate, Decision, Dispatch, ExcludeReason, Excluded, Job, Leg, Method, Plan, PotentialLoad, Rates,
-    Refusal, Released, ReservationId, RoutingSettings, TargetLoad,
+    CacheSource, Candidate, Decision, Dispatch, ExcludeReason, Excluded, Job, Leg, Method, Plan, Policy, PotentialLoad,
+    Rates, Refusal, Released, ReservationId, RoutingSettings, TargetLoad,
     choice::{Choice, Circumstances},
     ledger::SequenceBlocks,
     policy::Contender,
@@ -23,7 +23,9 @@ use crate::{
 ///
 /// use kv_blocks::{BlockSize, DpRank, Identity, Moment, Namespace, Target, WorkerId};
 /// use kv_index::{IndexSettings, KvIndex};
-/// use routing::{Answer, CacheSource, Candidate, Dispatch, Job, NoStopwatch, Overrides, Router, RoutingSettings, Tiers};
+/// use routing::{
+///     Affinity, Answer, CacheSource, Candidate, Dispatch, Job, NoStopwatch, Overrides, Router, RoutingSettings, Tiers,
+/// };
 ///
 /// let router = Router::new(RoutingSettings::default(), Arc::new(KvIndex::new(IndexSettings::default())));
 /// let candidate = Candidate {
@@ -47,6 +49,7 @@ use crate::{
 ///     policy: None,
 ///     pin: None,
 ///     blocks: None,
+///     affinity: Affinity::default(),
 ///     prompt_tokens: 100,
 ///     expected_output_tokens: None,
 ///     answer: Answer::Streamed,
@@ -71,7 +74,12 @@ pub struct Router {
 impl Router {
     /// A router with no load, deciding by what `index` knows.
     pub fn new(settings: RoutingSettings, index: Arc<KvIndex>) -> Self {
-        Self { settings, index, state: Mutex::default() }
+        Self { state: Mutex::new(State::new(&settings)), settings, index }
+    }
+
+    /// The policy of a request that asks for this one, or for none.
+    pub fn policy(&self, asked: Option<Policy>) -> Policy {
+        asked.unwrap_or(self.settings.policy)
     }
 
     /// Finds a target for `job` and counts its load there.
@@ -124,7 +132,7 @@ impl Router {
         settle: impl FnOnce(&mut State, &Choice<'a>) -> T,
     ) -> Result<(Weighed<'a>, T), Refusal> {
         let started_us = job.stopwatch.elapsed_us();
-        let policy = job.policy.unwrap_or(self.settings.policy);
+        let policy = self.policy(job.policy);
         let allowed = |candidate: &Candidate| job.pin.is_none_or(|pin| pin.allows(candidate.target));
         let mut excluded = job.excluded.to_vec();
         excluded.extend(job.candidates.iter().filter(|candidate| !allowed(candidate)).map(not_pinned));
@@ -149,8 +157,10 @@ impl Router {
     /// The first token of a reservation has come: its prompt is computed.
     pub fn first_token(&self, now: Moment, id: ReservationId) {
         let state = &mut *self.state.lock();
-        if let Some(sample) = state.ledger.first_token(now, id) {
-            state.rates.observe(sample.worker, sample.tokens, sample.ms);
+        let Some(seen) = state.ledger.first_token(now, id) else { return };
+        state.latencies.observe(now, seen.worker, seen.ms);
+        if let Some(alone) = seen.alone {
+            state.rates.observe(seen.worker, alone.tokens, alone.ms);
         }
     }
 
@@ -193,6 +203,7 @@ impl Router {
         let state = &mut *self.state.lock();
         state.ledger.forget(worker);
         state.rates.forget(worker);
+        state.latencies.forget(worker);
         state.rules.forget(worker);
     }
 
@@ -235,16 +246,17 @@ struct Weighed<'a> {
 impl Weighed<'_> {
     fn decision(self, job: &Job<'_>, kept: usize) -> Decision {
         let Self { choice, excluded, started_us, hash_us, lookup_us } = self;
-        let method = method(job, choice.order.len());
+        let method = method(job, &choice);
         let decide_us = job.stopwatch.elapsed_us() - started_us - lookup_us - hash_us;
         choice.decision(Circumstances { method, excluded, hash_us, lookup_us, decide_us }, kept)
     }
 }
 
-fn method(job: &Job<'_>, eligible: usize) -> Method {
-    match (job.pin, eligible) {
+fn method(job: &Job<'_>, choice: &Choice<'_>) -> Method {
+    match (job.pin, choice.order.len()) {
         (Some(_), _) => Method::Pinned,
         (None, 1) => Method::OnlyCandidate,
+        (None, _) if choice.fell_back() => Method::Fallback,
         (None, _) => Method::Policy,
     }
 }

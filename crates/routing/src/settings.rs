@@ -9,6 +9,13 @@ use crate::Policy;
 pub struct RoutingSettings {
     /// The policy when a job names none.
     pub policy: Policy,
+    /// The policy that decides for `prefix_hash` when a request has no prefix key; `least_loaded` in place of
+    /// `prefix_hash` itself.
+    pub fallback: Policy,
+    /// Points, seed and load bound of the policies that hash.
+    pub ring: RingSettings,
+    /// When `cache_aware` follows the cache, and when the load.
+    pub cache_aware: CacheAwareSettings,
     /// Weight of cached prefixes, 0 to 100.
     pub overlap_weight: f64,
     /// 0 takes the lowest cost, above 0 draws by cost.
@@ -31,6 +38,9 @@ impl Default for RoutingSettings {
     fn default() -> Self {
         Self {
             policy: Policy::Warm,
+            fallback: Policy::LeastLoaded,
+            ring: RingSettings::default(),
+            cache_aware: CacheAwareSettings::default(),
             overlap_weight: 1.0,
             temperature: 0.0,
             speculative: true,
@@ -57,5 +67,41 @@ pub struct MediumWeights {
 impl Default for MediumWeights {
     fn default() -> Self {
         Self { gpu: 1.0, cpu: 0.3, disk: 0.05 }
+    }
+}
+
+/// Points, seed and load bound of the policies that hash.
+///
+/// Replicas place a key alike only where these are alike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RingSettings {
+    /// Points of each target on the ring of `prefix_hash`, 1 to 10,000 (others are taken to the nearer end).
+    pub virtual_nodes: u32,
+    /// How far above its even share of the load a target may go under `prefix_hash`: 0.25 is a quarter.
+    pub load_factor_epsilon: f64,
+    /// Seed of every hash that places a target or a key.
+    pub seed: u64,
+}
+
+impl Default for RingSettings {
+    fn default() -> Self {
+        Self { virtual_nodes: 150, load_factor_epsilon: 0.25, seed: 0 }
+    }
+}
+
+/// When `cache_aware` follows the cache, and when the load.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CacheAwareSettings {
+    /// Share of the prompt that must be cached somewhere, more than, for the cache to decide.
+    pub match_threshold: f64,
+    /// Requests in flight by which the fullest target must exceed the emptiest, and ...
+    pub balance_difference: u32,
+    /// ... how many times as many it must have, more than, for load to decide whatever is cached.
+    pub balance_ratio: f64,
+}
+
+impl Default for CacheAwareSettings {
+    fn default() -> Self {
+        Self { match_threshold: 0.3, balance_difference: 64, balance_ratio: 1.5 }
     }
 }

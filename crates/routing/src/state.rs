@@ -8,8 +8,9 @@ use crate::{
     Job, Policy, ReservationId, RoutingSettings, TargetLoad,
     choice::Choice,
     choose::{order, pick},
+    latency::LatencyBook,
     ledger::{Account, Ledger, Load},
-    policy::{Contender, Rules, Scene, Standing},
+    policy::{Contender, FALLBACK, Rules, Scene, Standing},
     rates::RateBook,
     survey::Surveyed,
 };
@@ -19,14 +20,24 @@ const EXPECTED_OUTPUT_TOKENS: u32 = 200;
 const EXPECTED_OUTPUT_MOST: u32 = 1024;
 
 /// Load, learned rates and the policies' memory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct State {
     pub(crate) ledger: Ledger,
     pub(crate) rates: RateBook,
+    pub(crate) latencies: LatencyBook,
     pub(crate) rules: Rules,
 }
 
 impl State {
+    pub(crate) fn new(settings: &RoutingSettings) -> Self {
+        Self {
+            ledger: Ledger::default(),
+            rates: RateBook::default(),
+            latencies: LatencyBook::default(),
+            rules: Rules::new(settings),
+        }
+    }
+
     /// Prices the contenders and picks one. Changes nothing but what the passing of time changes by itself.
     pub(crate) fn choose<'a>(
         &mut self,
@@ -44,6 +55,7 @@ impl State {
         let newcomer_cold_tokens = self.ledger.newcomer_cold_tokens(now, targets);
         let scene = Scene {
             random: job.random,
+            affinity: job.affinity,
             overlap_weight: if overlap_weight.is_finite() { overlap_weight.clamp(0.0, 100.0) } else { 1.0 },
             medium_weights: settings.medium_weights,
             prompt_tokens: job.prompt_tokens,
@@ -53,11 +65,18 @@ impl State {
                 .map(|surveyed| Contender { standing: self.standing(now, &surveyed, newcomer_cold_tokens), surveyed })
                 .collect(),
         };
-        let rule = self.rules.of(policy);
+        let ruling = policy.ruling(&job.affinity, settings.fallback);
+        let rule = self.rules.of(ruling);
         let prices = rule.price(&scene);
         let order = order(&prices, job.random);
         let place = if rule.draws() { pick(&prices, &order, temperature, job.random) } else { 0 };
-        Choice { unit: rule.unit(), policy, newcomer_cold_tokens, scene, prices, order, place }
+        let label = match job.pin {
+            // Who was asked for by name was not placed by the policy.
+            Some(_) => None,
+            None if ruling != policy => Some(FALLBACK),
+            None => prices[order[place]].label,
+        };
+        Choice { unit: rule.unit(), policy, ruling, label, newcomer_cold_tokens, scene, prices, order, place }
     }
 
     /// Counts the request's load on the winner.
@@ -67,8 +86,7 @@ impl State {
         let winner = choice.winner();
         if job.pin.is_none() {
             // Who was asked for by name has not used up a turn.
-            let model = &winner.surveyed.candidate.namespace.model;
-            self.rules.of(choice.policy).chosen(model, winner.target());
+            self.rules.of(choice.ruling).chosen(&choice.scene, winner);
         }
         self.ledger.open(now, load(job, winner))
     }
@@ -89,6 +107,7 @@ impl State {
             last_dispatch: account.map_or(0, Account::last_dispatch),
             blocks_after: load.decode_blocks + new_blocks,
             rates: self.rates.of(target.worker),
+            first_token_ms: self.latencies.mean_ms(now, target.worker),
         }
     }
 }

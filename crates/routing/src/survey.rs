@@ -152,7 +152,7 @@ mod tests {
     use kv_blocks::{BlockSize, DpRank, Identity, WorkerId};
 
     use super::*;
-    use crate::{Answer, CacheSource, NoStopwatch, Overrides};
+    use crate::{Affinity, Answer, CacheSource, NoStopwatch, Overrides};
 
     #[test]
     fn what_is_announced_in_a_tier_that_is_not_reused_counts_for_nobody() {
@@ -178,6 +178,7 @@ mod tests {
             policy: None,
             pin: None,
             blocks: None,
+            affinity: Affinity::default(),
             prompt_tokens: 200,
             expected_output_tokens: None,
             answer: Answer::Streamed,

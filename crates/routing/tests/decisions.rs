@@ -135,6 +135,7 @@ fn a_prompt_that_nothing_is_known_of_still_finds_a_target() {
         policy: None,
         pin: None,
         blocks: None,
+        affinity: routing::Affinity::default(),
         prompt_tokens: 0,
         expected_output_tokens: None,
         answer: routing::Answer::Streamed,

@@ -2,10 +2,10 @@
 
 mod fleet;
 
-use fleet::{Ask, Fleet, ask, at_ms, target, tokens};
+use fleet::{Ask, Fleet, ask, at_ms, target, tokens, with_prefix};
 use kv_blocks::WorkerId;
 use proptest::prelude::*;
-use routing::{Answer, Pin, Policy, ReservationId, Router, RoutingSettings, TargetLoad};
+use routing::{Affinity, Answer, Pin, Policy, ReservationId, Router, RoutingSettings, TargetLoad};
 
 fn assert_idle(fleet: &Fleet) {
     assert_eq!(fleet.router.leases(), 0);
@@ -201,7 +201,9 @@ fn play(fleet: &Fleet, steps: &[Step]) -> Vec<(u32, ReservationId, String)> {
                 let mut prompt = tokens(*topic, *blocks);
                 prompt.extend(0..*partial);
                 let pin = pin.map(|worker| Pin { worker: WorkerId(worker), rank: None });
-                let asked = Ask { policy: Some(*policy), pin, random: ms as u64, ..ask(prompt) };
+                let affinity =
+                    if *topic == 0 { Affinity::default() } else { with_prefix(u64::from(*topic) << 62).affinity };
+                let asked = Ask { policy: Some(*policy), pin, random: ms as u64, affinity, ..ask(prompt) };
                 if let routing::Dispatch::Plan(plan) = fleet.dispatch(now, &asked) {
                     let reasons = format!("{:?}", plan.decision);
                     made.push((plan.decode.target.worker.0, plan.reservation, reasons));

@@ -3,10 +3,10 @@
 mod fleet;
 
 use contract_id::contract;
-use fleet::{Ask, BLOCK, Fleet, ask, at_ms, candidate, target, tokens};
+use fleet::{Ask, BLOCK, Fleet, ask, at_ms, candidate, in_session, target, tokens, with_prefix};
 use kv_blocks::{Moment, Tier, WorkerId};
 use proptest::prelude::*;
-use routing::{Answer, CacheSource, Decision, Overrides, Pin, Policy, Rates, TargetLoad};
+use routing::{Affinity, Answer, CacheSource, Decision, Overrides, Pin, Policy, Rates, TargetLoad};
 
 /// One step in the life of a fleet.
 #[derive(Clone, Debug)]
@@ -84,7 +84,7 @@ proptest! {
         let mut prompt = tokens(topic, 6);
         prompt.extend((0..tail).map(|i| 7_000_000 + i));
         let overrides = Overrides { temperature: Some(temperature), ..Overrides::default() };
-        let request = Ask { policy: Some(policy), random, overrides, ..ask(prompt) };
+        let request = Ask { policy: Some(policy), random, overrides, affinity: affinity(topic), ..ask(prompt) };
         let [asked, unasked] = &fleets;
         // What the passing of time does happens with or without a question.
         asked.router.tick(now);
@@ -99,6 +99,15 @@ proptest! {
     }
 }
 
+/// One topic has a prefix key, one a session, one neither.
+fn affinity(topic: u32) -> Affinity {
+    match topic {
+        1 => with_prefix(0x1234_5678 << 32).affinity,
+        2 => in_session(7).affinity,
+        _ => Affinity::default(),
+    }
+}
+
 fn live(fleet: &mut Fleet, open: &mut Vec<routing::ReservationId>, now: Moment, step: &Step, asks_first: bool) {
     let taken = |open: &mut Vec<_>, place: usize| (place < open.len()).then(|| open.remove(place));
     match step {
@@ -108,6 +117,7 @@ fn live(fleet: &mut Fleet, open: &mut Vec<routing::ReservationId>, now: Moment, 
                 random: *random,
                 answer: if *whole { Answer::Whole } else { Answer::Streamed },
                 pin: pin.map(|worker| Pin { worker: WorkerId(worker), rank: None }),
+                affinity: affinity(*topic),
                 ..ask(tokens(*topic, *blocks))
             };
             if asks_first {

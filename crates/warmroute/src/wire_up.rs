@@ -19,7 +19,7 @@ use parity::Book;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
 use routing::{
-    Policy, Router, RoutingSettings,
+    Policy, RingSettings, Router, RoutingSettings,
     receipt::{Ring, RingLimits},
 };
 use tokio::{sync::watch, task::JoinHandle};
@@ -251,13 +251,12 @@ pub(crate) fn scheme(settings: &Settings) -> HashScheme {
 fn routing(settings: &Settings) -> RoutingSettings {
     let routing = &settings.routing;
     RoutingSettings {
-        policy: match routing.policy {
-            config::Policy::RoundRobin => Policy::RoundRobin,
-            config::Policy::Random => Policy::Random,
-            config::Policy::LeastLoaded => Policy::LeastLoaded,
-            config::Policy::KvAware => Policy::KvAware,
-            config::Policy::Warm => Policy::Warm,
-            config::Policy::DynamoCost => Policy::DynamoCost,
+        // A test reads every word that the configuration takes.
+        policy: routing.policy.parse().unwrap_or(Policy::Warm),
+        ring: RingSettings {
+            virtual_nodes: settings.prefix_routing.virtual_nodes,
+            load_factor_epsilon: settings.prefix_routing.load_factor_epsilon,
+            seed: routing.hash_seed_of_rings,
         },
         overlap_weight: routing.overlap_weight,
         temperature: routing.temperature,
@@ -315,5 +314,26 @@ fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
         tokenize_budget: settings.routing.tokenize_budget,
         busy_threshold: settings.routing.busy_threshold,
         reservation_ttl: settings.routing.reservation_ttl,
+        max_prefix_bytes: settings.prefix_routing.max_prefix_length,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_policy_that_the_configuration_takes_is_there_and_the_other_way_round() {
+        let schema = config::schema();
+        let words =
+            schema["properties"]["routing"]["properties"]["policy"]["enum"].as_array().expect("a list of words");
+        let known: Vec<Policy> = words
+            .iter()
+            .map(|word| word.as_str().expect("a word").parse().unwrap_or_else(|error| panic!("{error}")))
+            .collect();
+        for policy in Policy::ALL {
+            assert_eq!(known.iter().filter(|known| **known == policy).count(), 1, "{policy}");
+        }
+        assert_eq!(known.len(), Policy::ALL.len());
     }
 }

@@ -7,6 +7,7 @@ mod json;
 mod kinds;
 mod kv;
 mod page;
+mod prefixes;
 mod table;
 
 pub use json::schema;

@@ -5,7 +5,8 @@ use super::{
     kinds::{
         ANY_INT, ANY_PORT, AUTO, BLOCK_SIZE, COUNT, PAUSE, PORT, RATIO, SECONDS, SECONDS_OR_ZERO, STATUS, section, size,
     },
-    kv::{KV_CACHE_INDEX, KV_EVENTS, WORKER_KV_EVENTS},
+    kv::{KV_EVENTS, WORKER_KV_EVENTS},
+    prefixes::{KV_CACHE_INDEX, PREFIX_ROUTING},
     word, word_later,
 };
 
@@ -21,6 +22,7 @@ pub(crate) const ROOT: &[Key] = &[
     ),
     section("models", MODELS, "Where tokenizers and chat templates come from."),
     section("routing", ROUTING, "How a worker is chosen."),
+    section("prefix_routing", PREFIX_ROUTING, "How requests are kept together by the beginning of their prompt."),
     section("kv_events", KV_EVENTS, "How KV events are followed, and what the block index may hold."),
     section(
         "kv_cache_index",
@@ -40,7 +42,6 @@ pub(crate) const ROOT: &[Key] = &[
 /// Sections that are known by name only: a file that sets one is told so.
 pub(crate) const LATER_SECTIONS: &[&str] = &[
     "discovery",
-    "prefix_routing",
     "response_cache",
     "queue",
     "cache",
@@ -227,7 +228,12 @@ const CHAT_TEMPLATE: Key = key(
 );
 
 const ROUTING: &[Key] = &[
-    key("policy", Kind::Word(POLICIES), "~", "How a worker is chosen when the request does not say; unset = `warm`."),
+    key(
+        "policy",
+        Kind::Word(POLICIES),
+        "~",
+        "How a worker is chosen when the request does not say; unset = `warm`, or `prefix_hash` where `prefix_routing.enabled`.",
+    ),
     key("prefill_policy", Kind::Word(POLICIES), "~", "Policy among prefill workers.").later(),
     key("decode_policy", Kind::Word(POLICIES), "~", "Policy among decode workers.").later(),
     key(
@@ -259,7 +265,12 @@ const ROUTING: &[Key] = &[
     key("reservation_ttl", SECONDS, "300s", "A reservation of `/v1/route` without a call is given back after this."),
     key("speculative", Kind::Bool, "true", "Count a decision's own blocks as warm at once."),
     key("speculative_ttl", SECONDS, "2s", "How long they count, unless the engine confirms them."),
-    key("hash_seed_of_rings", ANY_INT, "0", "Seed of the hash rings.").later(),
+    key(
+        "hash_seed_of_rings",
+        ANY_INT,
+        "0",
+        "Seed of every hash that places a worker or a key; replicas place alike only with the same one.",
+    ),
     section(
         "session",
         &[
@@ -294,13 +305,13 @@ const POLICIES: &[Choice] = &[
     word("least_loaded"),
     word("round_robin"),
     word("random"),
-    word_later("weighted_round_robin"),
-    word_later("least_latency"),
-    word_later("power_of_two"),
-    word_later("consistent_hash"),
-    word_later("rendezvous_hash"),
-    Choice { word: "prefix_hash", also: &["prefix_aware_hash"], built: Built::Later },
-    word_later("cache_aware"),
+    word("weighted_round_robin"),
+    word("least_latency"),
+    word("power_of_two"),
+    word("consistent_hash"),
+    word("rendezvous_hash"),
+    Choice { word: "prefix_hash", also: &["prefix_aware_hash"], built: Built::Now },
+    word("cache_aware"),
     word_later("lmcache_aware"),
     Choice { word: "dynamo_cost", also: &["kv"], built: Built::Now },
     word_later("composite"),

@@ -5,8 +5,10 @@ use std::time::Duration;
 /// Section `routing`.
 #[derive(Clone, Debug)]
 pub struct Routing {
-    /// How a worker is chosen when the request does not say.
-    pub policy: Policy,
+    /// How a worker is chosen when the request does not say: one of the policies' names as the reference page has them.
+    pub policy: &'static str,
+    /// Seed of the hash rings.
+    pub hash_seed_of_rings: u64,
     /// Weight of cached prefixes; 0 balances load alone.
     pub overlap_weight: f64,
     /// 0 = always the best; above, how evenly choices are spread.
@@ -25,41 +27,15 @@ pub struct Routing {
     pub speculative_ttl: Duration,
 }
 
-/// A routing policy that this version has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Policy {
-    /// In turn.
-    RoundRobin,
-    /// By lot.
-    Random,
-    /// Fewest requests in flight.
-    LeastLoaded,
-    /// Longest warm prefix.
-    KvAware,
-    /// Lowest estimated milliseconds.
-    Warm,
-    /// Fewest blocks to compute and to hold.
-    DynamoCost,
-}
-
-impl Policy {
-    /// All policies.
-    pub const ALL: [Self; 6] =
-        [Self::Warm, Self::KvAware, Self::DynamoCost, Self::LeastLoaded, Self::RoundRobin, Self::Random];
-
-    /// Its name in configuration, headers and receipts.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::RoundRobin => "round_robin",
-            Self::Random => "random",
-            Self::LeastLoaded => "least_loaded",
-            Self::KvAware => "kv_aware",
-            Self::Warm => "warm",
-            Self::DynamoCost => "dynamo_cost",
-        }
-    }
-
-    pub(crate) fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|policy| policy.as_str() == word)
-    }
+/// Section `prefix_routing`: the ring.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PrefixRouting {
+    /// Whether requests go by it where no policy is set.
+    pub enabled: bool,
+    /// Bytes of a prompt's beginning that count.
+    pub max_prefix_length: usize,
+    /// How far above its share of requests in flight a worker may be.
+    pub load_factor_epsilon: f64,
+    /// Points of each worker.
+    pub virtual_nodes: u32,
 }

@@ -54,6 +54,11 @@ impl<'a> RawJson<'a> {
         self.0.starts_with('{').then(|| members(self.0).filter_map(Result::ok).map(|(key, value)| (decode(key), value)))
     }
 
+    /// The last member of that key, as engines read it, if it is an object; `null` is as good as absent.
+    pub fn member(self, key: &str) -> Option<RawJson<'a>> {
+        self.members()?.filter(|(name, _)| name == key).last().map(|(_, value)| value).filter(|value| !value.is_null())
+    }
+
     /// Its elements if it is an array.
     pub fn elements(self) -> Option<impl Iterator<Item = RawJson<'a>>> {
         self.0.starts_with('[').then(|| elements(self.0).filter_map(Result::ok))

@@ -31,6 +31,8 @@ pub struct NatsSpec {
     pub credentials: Option<NatsCredentials>,
     /// Whose certificates are believed, where the connection is encrypted; `None`: those this machine believes.
     pub trust: Option<Trust>,
+    /// Whether missed batches are asked for. Whether the engine has them, its relay knows.
+    pub replay: bool,
     /// Only topics that start with this.
     pub topic: String,
     /// What stands in where its events say nothing.
@@ -56,6 +58,7 @@ impl NatsSpec {
             endpoint,
             credentials: None,
             trust: None,
+            replay: true,
             topic: String::new(),
             defaults: EventDefaults::default(),
             settings: SourceSettings::default(),
@@ -68,8 +71,7 @@ impl NatsSpec {
             worker: Arc::clone(&self.worker),
             endpoint: self.endpoint.to_string(),
             defaults: self.defaults.clone(),
-            // Whether the engine has history, its relay knows.
-            sequencer: self.settings.sequencer(true),
+            sequencer: self.settings.sequencer(self.replay),
             stale_after: self.settings.stale_after,
         }
     }
@@ -113,7 +115,7 @@ impl NatsSource {
             worker: Arc::clone(&spec.worker),
             rank: spec.target.rank.0,
             endpoint: spec.endpoint.to_string(),
-            replay_endpoint: Some(format!("{}.replay", spec.endpoint)),
+            replay_endpoint: spec.replay.then(|| format!("{}.replay", spec.endpoint)),
         };
         SourceHandle::start(about, clock, |outlet, orders| NatsFollower::new(spec, sink, clock, outlet).run(orders))
     }

@@ -44,7 +44,7 @@ pub(super) fn open(
     let replay = match wanted {
         Wanted::Publisher(place) => place.replay_endpoint.is_some(),
         // The relay answers for the engine.
-        Wanted::Nats { .. } => true,
+        Wanted::Nats { .. } => settings.all.replay,
         Wanted::Bound { .. } | Wanted::Standard { .. } | Wanted::Polled { .. } => false,
     };
     Ok(EventStream { ranks: wanted.ranks(), replay, source })
@@ -131,6 +131,7 @@ impl Owner<'_> {
         let place = parsed::<event_sources::NatsEndpoint>(endpoint)?;
         let target = self.target(rank.0);
         let mut spec = event_sources::NatsSpec::new(target, Arc::clone(self.name), Arc::clone(self.model), place);
+        spec.replay = self.settings.all.replay;
         spec.credentials = self.token()?.as_deref().map(parsed).transpose()?;
         spec.topic = self.settings.topic().unwrap_or_default().to_owned();
         spec.settings = self.settings.source_settings();

@@ -6,6 +6,7 @@
 //! **Invariant**: every request with a route ends in exactly one [`settle::Settle`] being dropped, on every path.
 
 mod accept;
+mod affinity;
 mod decide;
 mod dispatch;
 mod headers;
@@ -27,7 +28,7 @@ use http::{Request, Response, header::EXPECT};
 use hyper::body::Incoming;
 use kv_blocks::{Moment, WorkerId};
 use routing::{
-    Answer, Pin,
+    Affinity, Answer, Pin,
     receipt::{AttemptClass, PromptNote},
 };
 
@@ -148,6 +149,7 @@ async fn generate(gateway: &Arc<Gateway>, call: Call, dialect: Dialect, mut sett
     let errand = Errand {
         model,
         prompt,
+        affinity: affinity::of(gateway, &call.overrides, &call.headers, call.body.bytes(), &view),
         salt: view.cache_salt.as_deref().map(Arc::from),
         expected_output_tokens: view.max_tokens,
         answer: if view.stream { Answer::Streamed } else { Answer::Whole },
@@ -162,6 +164,7 @@ async fn generate(gateway: &Arc<Gateway>, call: Call, dialect: Dialect, mut sett
 struct Errand {
     model: Arc<ModelView>,
     prompt: identify::Identified,
+    affinity: Affinity,
     salt: Option<Arc<str>>,
     expected_output_tokens: Option<u32>,
     answer: Answer,
@@ -170,7 +173,7 @@ struct Errand {
 
 /// The stages from the decision on.
 async fn carried(gateway: &Arc<Gateway>, call: Call, errand: Errand, mut settle: Settle) -> Response<ReplyBody> {
-    let Errand { mut model, prompt, salt, expected_output_tokens, answer, pin } = errand;
+    let Errand { mut model, prompt, affinity, salt, expected_output_tokens, answer, pin } = errand;
     let deadline = call.received + gateway.rules.timeout;
     let mut tries = Tries::default();
     loop {
@@ -178,6 +181,7 @@ async fn carried(gateway: &Arc<Gateway>, call: Call, errand: Errand, mut settle:
             overrides: &call.overrides,
             model: &model,
             prompt: &prompt,
+            affinity,
             salt: salt.clone(),
             expected_output_tokens,
             answer,

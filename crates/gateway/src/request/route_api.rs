@@ -10,10 +10,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use dialect::{ApiError, ErrorCode};
 use fleet::ModelView;
-use http::Response;
+use http::{HeaderMap, Response};
 use kv_blocks::{Moment, PromptBlocks};
 use routing::{
-    Answer, Decision, Pin,
+    Affinity, Answer, Decision, Pin,
     receipt::{Receipt, Timing, Verdict},
 };
 use serde::Serialize;
@@ -23,6 +23,7 @@ use self::body::Asked;
 use super::{
     about,
     accept::{Call, Overrides},
+    affinity,
     decide::{self, Placed, Placement},
     dispatch,
     identify::Identified,
@@ -39,7 +40,7 @@ const PREFILL_COMPLETE: &str = "/prefill_complete";
 /// `POST /v1/route`.
 pub(super) async fn route(gateway: &Arc<Gateway>, call: &Call) -> Result<Response<ReplyBody>, ApiError> {
     let asked = body::read(call.body.bytes(), &call.overrides)?;
-    let asking = Asking::prepare(gateway, call.body.bytes(), asked, call.received).await?;
+    let asking = Asking::prepare(gateway, call.body.bytes(), &call.headers, asked, call.received).await?;
     let answer = match asking.asked.request_id.clone() {
         None => RouteReply { receipt: asking.dry_run(Arc::clone(&call.request_id))?, reservation: None },
         Some(id) => asking.reserve(&id)?,
@@ -50,7 +51,7 @@ pub(super) async fn route(gateway: &Arc<Gateway>, call: &Call) -> Result<Respons
 /// `POST /v1/route/potential_loads`.
 pub(super) async fn potential_loads(gateway: &Arc<Gateway>, call: &Call) -> Result<Response<ReplyBody>, ApiError> {
     let asked = body::read(call.body.bytes(), &call.overrides)?;
-    let asking = Asking::prepare(gateway, call.body.bytes(), asked, call.received).await?;
+    let asking = Asking::prepare(gateway, call.body.bytes(), &call.headers, asked, call.received).await?;
     let loads =
         decide::potential_loads(gateway, &asking.placement()).map_err(|refusal| decide::refusal_error(&refusal))?;
     let rows: Vec<_> = loads
@@ -99,7 +100,7 @@ impl Gateway {
             let message = "request_id asks for a reservation: those are made on the data listener";
             return Err(ApiError::new(ErrorCode::InvalidRequest, message).param("request_id"));
         }
-        let asking = Asking::prepare(self, &body, asked, self.clock.now()).await?;
+        let asking = Asking::prepare(self, &body, &HeaderMap::new(), asked, self.clock.now()).await?;
         asking.dry_run(format!("req-{:016x}", self.ids.draw()).into())
     }
 }
@@ -128,6 +129,7 @@ struct Asking<'a> {
     pin: Option<Pin>,
     exclude: Vec<Pin>,
     prompt: Identified,
+    affinity: Affinity,
     salt: Option<Arc<str>>,
     timing: Timing,
 }
@@ -137,6 +139,7 @@ impl<'a> Asking<'a> {
     async fn prepare(
         gateway: &'a Arc<Gateway>,
         bytes: &Bytes,
+        headers: &HeaderMap,
         asked: Asked<'a>,
         received: Moment,
     ) -> Result<Self, ApiError> {
@@ -154,7 +157,8 @@ impl<'a> Asking<'a> {
         };
         let timing = Timing { accept, render: prompt.render_us, tokenize: prompt.tokenize_us, ..Timing::default() };
         let salt = asked.view.cache_salt.as_deref().map(Arc::from);
-        Ok(Self { gateway, asked, received, model, pin, exclude, prompt, salt, timing })
+        let affinity = affinity::of(gateway, &asked.overrides, headers, bytes, &asked.view);
+        Ok(Self { gateway, asked, received, model, pin, exclude, prompt, affinity, salt, timing })
     }
 
     fn placement(&self) -> Placement<'_> {
@@ -162,6 +166,7 @@ impl<'a> Asking<'a> {
             overrides: &self.asked.overrides,
             model: &self.model,
             prompt: &self.prompt,
+            affinity: self.affinity,
             salt: self.salt.clone(),
             expected_output_tokens: self.asked.expected_output_tokens,
             // Whoever sends it says when the prompt is computed.
@@ -189,7 +194,7 @@ impl<'a> Asking<'a> {
             let worker = &worker.ok_or_else(dispatch::no_worker)?.worker;
             gateway.metrics.identified(self.prompt.source.as_str());
             let took_us = decision.lookup_us + decision.decide_us;
-            gateway.metrics.decided(decision.policy.as_str(), decision.method.as_str(), took_us);
+            gateway.metrics.decided(decision.policy.as_str(), decision.method.as_str(), decision.label, took_us);
             let receipt = self.receipt(decision, Arc::clone(id), false);
             gateway.ring.push(receipt.clone());
             Ok((Held::new(lease, worker, receipt.id, self.received, now), receipt))

@@ -126,7 +126,12 @@ impl Settle {
     /// A decision was made; the load it counted is ours to free.
     pub(crate) fn placed(&mut self, decision: Decision, lease: Lease) {
         let policy = decision.policy.as_str();
-        self.gateway.metrics.decided(policy, decision.method.as_str(), decision.lookup_us + decision.decide_us);
+        self.gateway.metrics.decided(
+            policy,
+            decision.method.as_str(),
+            decision.label,
+            decision.lookup_us + decision.decide_us,
+        );
         // A request that is tried again pays for each decision.
         self.timing.hash += decision.hash_us;
         self.timing.lookup += decision.lookup_us;

@@ -156,7 +156,15 @@ async fn forwarded(
     let view = dialect::RequestView { model: (&*model.id).into(), ..dialect::RequestView::default() };
     settle.about(about(&view, &model, call.overrides.priority, &prompt));
     let answer = Answer::Whole;
-    let errand = Errand { model, prompt, salt: None, expected_output_tokens: Some(0), answer, pin };
+    let errand = Errand {
+        model,
+        prompt,
+        affinity: routing::Affinity::default(),
+        salt: None,
+        expected_output_tokens: Some(0),
+        answer,
+        pin,
+    };
     carried(gateway, call, errand, settle).await
 }
 

@@ -110,6 +110,7 @@ fn job(candidates: &[Candidate]) -> Job<'_> {
         policy: None,
         pin: None,
         blocks: None,
+        affinity: routing::Affinity::default(),
         prompt_tokens: 100,
         expected_output_tokens: None,
         answer: Answer::Elsewhere,

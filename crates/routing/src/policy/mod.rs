@@ -3,18 +3,26 @@
 //! A policy gives each candidate a price and nothing else: lower wins. Equal prices, temperatures, reservations and
 //! receipts are the same for all and live elsewhere, so a new policy is one file, one name and one line in [`Rules`].
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{fmt, str::FromStr};
 
 use kv_blocks::{Target, WorkerId};
 
-use crate::{MediumWeights, Rates, TargetLoad, survey::Surveyed};
+use crate::{Affinity, MediumWeights, Rates, RoutingSettings, TargetLoad, survey::Surveyed};
 
+mod cache_aware;
+mod consistent_hash;
 mod dynamo_cost;
 mod kv_aware;
+mod least_latency;
 mod least_loaded;
+mod power_of_two;
+mod prefix_hash;
 mod random;
+mod rendezvous_hash;
+mod ring;
 mod round_robin;
 mod warm;
+mod weighted_round_robin;
 
 /// A policy by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,12 +39,39 @@ pub enum Policy {
     Warm,
     /// The target with the fewest blocks to compute and to hold.
     DynamoCost,
+    /// The owner of the prompt's beginning, or the next one that is not full.
+    PrefixHash,
+    /// The target that draws best with the session.
+    RendezvousHash,
+    /// The owner of the session on a ring.
+    ConsistentHash,
+    /// The less loaded of two drawn by lot.
+    PowerOfTwo,
+    /// Each target in turn, as often as its weight says.
+    WeightedRoundRobin,
+    /// The target whose first tokens came soonest lately.
+    LeastLatency,
+    /// The longest cached prefix where it is long and load is even, else the least loaded.
+    CacheAware,
 }
 
 impl Policy {
     /// Every policy.
-    pub const ALL: [Self; 6] =
-        [Self::RoundRobin, Self::Random, Self::LeastLoaded, Self::KvAware, Self::Warm, Self::DynamoCost];
+    pub const ALL: [Self; 13] = [
+        Self::RoundRobin,
+        Self::Random,
+        Self::LeastLoaded,
+        Self::KvAware,
+        Self::Warm,
+        Self::DynamoCost,
+        Self::PrefixHash,
+        Self::RendezvousHash,
+        Self::ConsistentHash,
+        Self::PowerOfTwo,
+        Self::WeightedRoundRobin,
+        Self::LeastLatency,
+        Self::CacheAware,
+    ];
 
     /// The name used in configuration, headers and receipts.
     pub fn as_str(self) -> &'static str {
@@ -47,12 +82,38 @@ impl Policy {
             Self::KvAware => "kv_aware",
             Self::Warm => "warm",
             Self::DynamoCost => "dynamo_cost",
+            Self::PrefixHash => "prefix_hash",
+            Self::RendezvousHash => "rendezvous_hash",
+            Self::ConsistentHash => "consistent_hash",
+            Self::PowerOfTwo => "power_of_two",
+            Self::WeightedRoundRobin => "weighted_round_robin",
+            Self::LeastLatency => "least_latency",
+            Self::CacheAware => "cache_aware",
         }
     }
 
     /// Another name it is asked for by.
     fn alias(self) -> Option<&'static str> {
-        (self == Self::DynamoCost).then_some("kv")
+        match self {
+            Self::DynamoCost => Some("kv"),
+            Self::PrefixHash => Some("prefix_aware_hash"),
+            _ => None,
+        }
+    }
+
+    /// Whether it goes by an [`Affinity`].
+    pub fn is_keyed(self) -> bool {
+        matches!(self, Self::PrefixHash | Self::RendezvousHash | Self::ConsistentHash)
+    }
+
+    /// The policy whose rule decides on a request with `affinity`: this one, or `fallback` where it needs a key that the
+    /// request has not.
+    pub(crate) fn ruling(self, affinity: &Affinity, fallback: Self) -> Self {
+        match (self, affinity.prefix_key, fallback) {
+            (Self::PrefixHash, None, Self::PrefixHash) => Self::LeastLoaded,
+            (Self::PrefixHash, None, fallback) => fallback,
+            _ => self,
+        }
     }
 }
 
@@ -64,15 +125,23 @@ impl fmt::Display for Policy {
 
 /// A name that is no policy's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "policy {0:?} is unknown: expected one of round_robin, random, least_loaded, kv_aware, warm, dynamo_cost (or kv)"
-)]
+#[error("policy {0:?} is unknown: expected one of {names}", names = known_names())]
 pub struct UnknownPolicy(pub String);
+
+/// Every name there is, aliases in brackets.
+fn known_names() -> String {
+    let named = |policy: Policy| match policy.alias() {
+        Some(alias) => format!("{policy} (or {alias})"),
+        None => policy.to_string(),
+    };
+    Policy::ALL.map(named).join(", ")
+}
 
 impl FromStr for Policy {
     type Err = UnknownPolicy;
 
-    /// Reads a name; upper case, `-` and `_` do not matter, and `kv` is `dynamo_cost`.
+    /// Reads a name; upper case, `-` and `_` do not matter; `kv` is `dynamo_cost`, `prefix_aware_hash` is
+    /// `prefix_hash`.
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         let asked = fold(name);
         let named =
@@ -145,6 +214,7 @@ impl Terms {
 #[derive(Debug)]
 pub(crate) struct Scene<'a> {
     pub(crate) random: u64,
+    pub(crate) affinity: Affinity,
     /// Weight of cached prefixes; 0 balances load alone.
     pub(crate) overlap_weight: f64,
     pub(crate) medium_weights: MediumWeights,
@@ -194,6 +264,8 @@ pub(crate) struct Standing {
     /// Active blocks if this prompt joined them.
     pub(crate) blocks_after: u64,
     pub(crate) rates: Rates,
+    /// Mean time to its worker's first tokens lately.
+    pub(crate) first_token_ms: Option<f64>,
 }
 
 /// What a policy thinks of one candidate.
@@ -205,13 +277,27 @@ pub(crate) struct Price {
     pub(crate) tie: u64,
     pub(crate) predicted_ttft_ms: Option<f64>,
     pub(crate) terms: Terms,
+    /// How the policy placed the request if this is the winner, where it tells ways apart.
+    pub(crate) label: Option<&'static str>,
 }
+
+/// The label of a request on which another policy decided than the one asked: that one found no key.
+pub(crate) const FALLBACK: &str = "fallback";
 
 impl Price {
     /// A cost without further explanation.
     pub(crate) fn of(cost: f64) -> Self {
-        Self { cost, tie: 0, predicted_ttft_ms: None, terms: Terms::default() }
+        Self { cost, tie: 0, predicted_ttft_ms: None, terms: Terms::default(), label: None }
     }
+}
+
+/// Prices of contenders whose `line`, best first, is all that counts.
+fn by_place(line: impl ExactSizeIterator<Item = usize>) -> Vec<Price> {
+    let mut prices = vec![Price::of(0.0); line.len()];
+    for (place, i) in line.enumerate() {
+        prices[i].cost = place as f64;
+    }
+    prices
 }
 
 /// One policy's rule. `price` looks, `chosen` remembers.
@@ -228,14 +314,14 @@ pub(crate) trait Rule: fmt::Debug + Send {
     fn price(&self, scene: &Scene<'_>) -> Vec<Price>;
 
     /// The policy's own choice was taken.
-    fn chosen(&mut self, _model: &Arc<str>, _target: Target) {}
+    fn chosen(&mut self, _scene: &Scene<'_>, _winner: &Contender<'_>) {}
 
     /// A worker is gone.
     fn forget(&mut self, _worker: WorkerId) {}
 }
 
 /// One rule per policy, with its memory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Rules {
     round_robin: round_robin::RoundRobin,
     random: random::Random,
@@ -243,9 +329,34 @@ pub(crate) struct Rules {
     kv_aware: kv_aware::KvAware,
     warm: warm::Warm,
     dynamo_cost: dynamo_cost::DynamoCost,
+    prefix_hash: prefix_hash::PrefixHash,
+    rendezvous_hash: rendezvous_hash::RendezvousHash,
+    consistent_hash: consistent_hash::ConsistentHash,
+    power_of_two: power_of_two::PowerOfTwo,
+    weighted_round_robin: weighted_round_robin::WeightedRoundRobin,
+    least_latency: least_latency::LeastLatency,
+    cache_aware: cache_aware::CacheAware,
 }
 
 impl Rules {
+    pub(crate) fn new(settings: &RoutingSettings) -> Self {
+        Self {
+            round_robin: Default::default(),
+            random: Default::default(),
+            least_loaded: Default::default(),
+            kv_aware: Default::default(),
+            warm: Default::default(),
+            dynamo_cost: Default::default(),
+            prefix_hash: prefix_hash::PrefixHash::new(settings.ring),
+            rendezvous_hash: rendezvous_hash::RendezvousHash::new(settings.ring),
+            consistent_hash: consistent_hash::ConsistentHash::new(settings.ring),
+            power_of_two: Default::default(),
+            weighted_round_robin: Default::default(),
+            least_latency: Default::default(),
+            cache_aware: cache_aware::CacheAware::new(settings.cache_aware),
+        }
+    }
+
     pub(crate) fn of(&mut self, policy: Policy) -> &mut dyn Rule {
         match policy {
             Policy::RoundRobin => &mut self.round_robin,
@@ -254,6 +365,13 @@ impl Rules {
             Policy::KvAware => &mut self.kv_aware,
             Policy::Warm => &mut self.warm,
             Policy::DynamoCost => &mut self.dynamo_cost,
+            Policy::PrefixHash => &mut self.prefix_hash,
+            Policy::RendezvousHash => &mut self.rendezvous_hash,
+            Policy::ConsistentHash => &mut self.consistent_hash,
+            Policy::PowerOfTwo => &mut self.power_of_two,
+            Policy::WeightedRoundRobin => &mut self.weighted_round_robin,
+            Policy::LeastLatency => &mut self.least_latency,
+            Policy::CacheAware => &mut self.cache_aware,
         }
     }
 

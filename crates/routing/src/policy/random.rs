@@ -3,7 +3,7 @@
 //! Cost: the place in an order drawn for this request: of those still to be placed, each is next with a probability of
 //! its `workers[].weight` over the sum of theirs. Terms: none.
 
-use super::{CostUnit, Price, Rule, Scene};
+use super::{CostUnit, Price, Rule, Scene, by_place};
 use crate::choose::{draw, unit};
 
 #[derive(Debug, Default)]
@@ -27,10 +27,6 @@ impl Rule for Random {
             })
             .collect();
         line.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        let mut prices = vec![Price::of(0.0); line.len()];
-        for (place, (_, _, i)) in line.into_iter().enumerate() {
-            prices[i].cost = place as f64;
-        }
-        prices
+        by_place(line.into_iter().map(|(_, _, i)| i))
     }
 }

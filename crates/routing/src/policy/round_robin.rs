@@ -9,7 +9,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use kv_blocks::{Target, WorkerId};
 
-use super::{CostUnit, Price, Rule, Scene};
+use super::{Contender, CostUnit, Price, Rule, Scene, by_place};
 
 /// Models whose turns are remembered; beyond it all start anew, which costs one uneven round.
 const MOST_MODELS: usize = 4096;
@@ -40,19 +40,16 @@ impl Rule for RoundRobin {
             })
             .collect();
         line.sort_unstable();
-        let mut prices = vec![Price::of(0.0); line.len()];
-        for (place, (_, _, i)) in line.into_iter().enumerate() {
-            prices[i].cost = place as f64;
-        }
-        prices
+        by_place(line.into_iter().map(|(_, _, i)| i))
     }
 
-    fn chosen(&mut self, model: &Arc<str>, target: Target) {
+    fn chosen(&mut self, _scene: &Scene<'_>, winner: &Contender<'_>) {
         self.turn += 1;
+        let model = &winner.surveyed.candidate.namespace.model;
         if self.turns.len() >= MOST_MODELS && !self.turns.contains_key(model) {
             self.turns.clear();
         }
-        self.turns.entry(Arc::clone(model)).or_default().insert(target, self.turn);
+        self.turns.entry(Arc::clone(model)).or_default().insert(winner.target(), self.turn);
     }
 
     fn forget(&mut self, worker: WorkerId) {

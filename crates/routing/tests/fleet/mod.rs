@@ -10,8 +10,8 @@ use kv_blocks::{
 };
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
-    Answer, CacheSource, Candidate, Decision, Dispatch, Excluded, Job, NoStopwatch, Overrides, Pin, Plan, Policy,
-    PotentialLoad, Refusal, Router, RoutingSettings, Tiers,
+    Affinity, Answer, CacheSource, Candidate, Decision, Dispatch, Excluded, Job, NoStopwatch, Overrides, Pin, Plan,
+    Policy, PotentialLoad, Refusal, Router, RoutingSettings, Tiers,
 };
 
 pub(crate) const BLOCK: u32 = 16;
@@ -61,6 +61,7 @@ pub(crate) struct Ask {
     pub(crate) random: u64,
     pub(crate) output: Option<u32>,
     pub(crate) answer: Answer,
+    pub(crate) affinity: Affinity,
 }
 
 pub(crate) fn ask(tokens: Vec<u32>) -> Ask {
@@ -72,6 +73,43 @@ pub(crate) fn ask(tokens: Vec<u32>) -> Ask {
         random: 1,
         output: None,
         answer: Answer::Streamed,
+        affinity: Affinity::default(),
+    }
+}
+
+/// A request of which nothing is known but its prefix key, given by the eight bytes that place it.
+pub(crate) fn with_prefix(key: u64) -> Ask {
+    let mut digest = [0xa5; 32];
+    digest[..8].copy_from_slice(&key.to_be_bytes());
+    Ask { affinity: Affinity { prefix_key: Some(digest), session_key: None }, ..ask(Vec::new()) }
+}
+
+/// A request of which nothing is known but its session.
+pub(crate) fn in_session(key: u64) -> Ask {
+    Ask { affinity: Affinity { prefix_key: None, session_key: Some(key) }, ..ask(Vec::new()) }
+}
+
+/// Numbers without a pattern, the same in every run.
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    /// A number below `end`.
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        usize::try_from(self.roll() % end as u64).expect("below a usize")
+    }
+
+    pub(crate) fn shuffle<T>(&mut self, things: &mut [T]) {
+        for i in (1..things.len()).rev() {
+            things.swap(i, self.below(i + 1));
+        }
     }
 }
 
@@ -139,6 +177,7 @@ impl Fleet {
             policy: ask.policy,
             pin: ask.pin,
             blocks: Some(&blocks),
+            affinity: ask.affinity,
             prompt_tokens: blocks.token_count(),
             expected_output_tokens: ask.output,
             answer: ask.answer,
@@ -160,6 +199,11 @@ impl Fleet {
     /// The worker that `ask` goes to; it stays in flight.
     pub(crate) fn goes_to(&self, now: Moment, ask: &Ask) -> u32 {
         self.plan(now, ask).decode.target.worker.0
+    }
+
+    /// The name of the worker that `ask` would go to; nothing is in flight for it.
+    pub(crate) fn would_go_to(&self, ask: &Ask) -> Arc<str> {
+        self.preview(Moment::START, ask).expect("somebody is eligible").winner_name
     }
 
     /// Where `count` equal prompts at once go, by worker.

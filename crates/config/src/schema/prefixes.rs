@@ -1,0 +1,118 @@
+//! The sections about prefixes of prompts: the ring, and the view of who has which.
+
+use super::{
+    Key, Kind, Range, key,
+    kinds::{RATIO, section},
+    word, word_later,
+};
+
+pub(super) const PREFIX_ROUTING: &[Key] = &[
+    key(
+        "enabled",
+        Kind::Bool,
+        "false",
+        "Requests with the same beginning go to the same worker (policy `prefix_hash`), unless `routing.policy` says otherwise.",
+    ),
+    key(
+        "max_prefix_length",
+        Kind::Int { min: 1, max: 1 << 20 },
+        "1024",
+        "Bytes of the system prompt, or else of the first message, that two requests must have in common.",
+    ),
+    key(
+        "load_factor_epsilon",
+        Kind::Float(Range { min: 0.01, max: 10.0, open: false }),
+        "0.25",
+        "A worker gets no more than its share of requests in flight times 1 + this; beyond it the next on the ring does.",
+    ),
+    key("virtual_nodes", Kind::Int { min: 1, max: 10_000 }, "150", "Points of each worker on the ring."),
+    key(
+        "anthropic_cache_control_injection",
+        Kind::Bool,
+        "false",
+        "Mark the system prompt of requests to Anthropic as cacheable.",
+    )
+    .later(),
+];
+
+/// Nothing in the request path asks this view yet, so what its scores are made of is for later.
+pub(super) const KV_CACHE_INDEX: &[Key] = &[
+    key(
+        "enabled",
+        Kind::Bool,
+        "false",
+        "Follow `event_sources` into the view of prefixes, which `/admin/kv-index/stats` shows. No policy asks it yet; the \
+         block index (`kv_events`) does not need it.",
+    ),
+    key("backend", Kind::Word(&[word("memory"), word_later("redis")]), "memory", "Where the view is kept."),
+    key(
+        "max_entries",
+        Kind::Int { min: 100, max: 10_000_000 },
+        "100000",
+        "Most prefixes; above, the oldest tenth goes.",
+    ),
+    key(
+        "entry_ttl_seconds",
+        Kind::Int { min: 1, max: 86_400 },
+        "600",
+        "A prefix that no event confirmed for this long is forgotten.",
+    ),
+    section(
+        "scoring",
+        &[
+            key(
+                "overlap_measure",
+                Kind::Word(&[word("prompt_fraction"), word("relative")]),
+                "prompt_fraction",
+                "What an overlap is measured against.",
+            )
+            .later(),
+            key("overlap_weight", RATIO, "0.6", "Weight of cached tokens.").later(),
+            key("load_weight", RATIO, "0.3", "Weight of a low load.").later(),
+            key("health_weight", RATIO, "0.1", "Weight of requests that succeeded.").later(),
+            key("min_overlap_threshold", RATIO, "0.3", "Below this overlap the scores do not decide.").later(),
+            key("gpu_tier_weight", RATIO, "1.0", "Weight of prefixes in GPU memory.").later(),
+            key("storage_tier_weight", RATIO, "0.6", "Weight of prefixes in storage.").later(),
+        ],
+        "How backends are scored.",
+    ),
+    section(
+        "storage_offloading",
+        &[
+            key("enabled", Kind::Bool, "false", "Keep what was offloaded as the second tier."),
+            key(
+                "treat_eviction_as_offload",
+                Kind::Bool,
+                "true",
+                "What was evicted is in the second tier too; false = it is gone.",
+            ),
+        ],
+        "Whether prefixes outside GPU memory count.",
+    ),
+    key(
+        "event_sources",
+        Kind::List(&Kind::Section(&[
+            key("backend_name", Kind::Text, "~", "The worker whose cache the stream speaks of. Required."),
+            key(
+                "endpoint",
+                Kind::Stream(&["http", "https", "ws", "wss"]),
+                "~",
+                "Where the stream is, as in `http://10.0.0.1:8000/v1/kv_events`. Required.",
+            ),
+            key(
+                "reconnect_interval_ms",
+                Kind::Int { min: 1, max: 60_000 },
+                "5000",
+                "The second wait before a stream is connected to again; the first is a second, later ones double to a minute.",
+            ),
+            key(
+                "prefix_hash_kind",
+                Kind::Word(&[word("prefix_key"), word("sequence_hash")]),
+                "prefix_key",
+                "What the stream's hashes are: of the text of a prefix, or of its blocks, as another warmroute has them.",
+            ),
+        ])),
+        "[]",
+        "Streams that name whole prefixes.",
+    ),
+];

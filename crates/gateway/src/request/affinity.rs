@@ -1,0 +1,73 @@
+//! What ties a request to others, for policies that keep those together: the beginning of its prompt, and its session.
+
+use dialect::{Anchor, RequestView};
+use http::HeaderMap;
+use routing::Affinity;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::accept::Overrides;
+use crate::Gateway;
+
+/// Headers that name a session, the first one that is there counts (contract V25).
+const SESSION_HEADERS: [&str; 3] = ["x-semantic-cluster-id", "x-session-id", "x-user-id"];
+
+/// Of a request with these headers and this body, of which `view` was read. Nothing is hashed for policies that do not
+/// ask.
+pub(super) fn of(
+    gateway: &Gateway,
+    overrides: &Overrides,
+    headers: &HeaderMap,
+    body: &[u8],
+    view: &RequestView<'_>,
+) -> Affinity {
+    if !gateway.router.policy(overrides.policy).is_keyed() {
+        return Affinity::default();
+    }
+    let max_bytes = gateway.rules.max_prefix_bytes;
+    Affinity {
+        prefix_key: Anchor::of(view).map(|anchor| anchor.key(&view.model, max_bytes)),
+        session_key: Some(session_key(headers, body, view)),
+    }
+}
+
+/// Hash of what names the session: a header, else a field of the body, else the whole body.
+fn session_key(headers: &HeaderMap, body: &[u8], view: &RequestView<'_>) -> u64 {
+    let named = |name: &&str| headers.get(*name).map(http::HeaderValue::as_bytes).filter(|value| !value.is_empty());
+    let header = SESSION_HEADERS.iter().find_map(named);
+    xxh3_64(header.or(view.session.key().map(str::as_bytes)).unwrap_or(body))
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+    use dialect::{Dialect, view};
+
+    use super::*;
+
+    const FIELDS: &str = r#""session_params": {"session_id": "a"}, "user": "b", "session_id": "c", "user_id": "d""#;
+
+    fn key(headers: &[(&'static str, &str)], fields: &str) -> u64 {
+        let body = format!(r#"{{"model": "m", "messages": []{}{fields}}}"#, if fields.is_empty() { "" } else { ", " });
+        let view = view(Dialect::Chat, body.as_bytes()).expect("a good body");
+        let headers = headers.iter().map(|(name, value)| ((*name).parse().unwrap(), value.parse().unwrap())).collect();
+        session_key(&headers, body.as_bytes(), &view)
+    }
+
+    #[test]
+    #[contract("V25")]
+    fn a_session_is_named_by_headers_then_by_fields_then_by_the_whole_body() {
+        let all = [("x-user-id", "3"), ("x-session-id", "2"), ("x-semantic-cluster-id", "1")];
+        for (headers, fields, named) in [
+            (&all[..], FIELDS, "1"),
+            (&all[..2], FIELDS, "2"),
+            (&all[..1], FIELDS, "3"),
+            (&[("x-user-id", "")][..], FIELDS, "a"),
+            (&[][..], &FIELDS[FIELDS.find("\"user\"").unwrap()..], "b"),
+            (&[][..], r#""user_id": "d", "session_id": "c""#, "c"),
+            (&[][..], r#""user_id": 7"#, "7"),
+        ] {
+            assert_eq!(key(headers, fields), xxh3_64(named.as_bytes()), "{headers:?} {fields}");
+        }
+        assert_eq!(key(&[], ""), xxh3_64(br#"{"model": "m", "messages": []}"#));
+    }
+}

@@ -1,0 +1,48 @@
+//! What a request has in common with others that should meet it on the same target.
+//!
+//! Keys come in already hashed: nothing here reads headers or bodies.
+
+/// Keys by which the hashing policies place a request. Equal keys meet on one target.
+///
+/// ```
+/// use routing::Affinity;
+///
+/// let nothing_known = Affinity::default();
+/// let chat = Affinity { session_key: Some(0x5eed), ..nothing_known };
+/// assert_eq!((chat.prefix_key, chat.session_key), (None, Some(0x5eed)));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Affinity {
+    /// SHA-256 over the model and the beginning of the prompt: its system text, else its first message. `None` when the
+    /// request has neither.
+    pub prefix_key: Option<[u8; 32]>,
+    /// Hash of what names the session: a header, a field of the body, as a last resort the body itself.
+    pub session_key: Option<u64>,
+}
+
+impl Affinity {
+    /// The prefix key as a number: its first eight bytes, the first one the most significant.
+    pub(crate) fn prefix(&self) -> Option<u64> {
+        self.prefix_key.map(|[a, b, c, d, e, f, g, h, ..]| u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+    }
+
+    /// The narrowest key there is: the session's, else the prefix's.
+    pub(crate) fn session(&self) -> Option<u64> {
+        self.session_key.or_else(|| self.prefix())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_session_goes_before_the_prefix_and_the_prefix_counts_by_its_first_eight_bytes() {
+        let mut digest = [0xff; 32];
+        digest[..8].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
+        let prefix = Affinity { prefix_key: Some(digest), session_key: None };
+        assert_eq!(prefix.session(), Some(0x0102_0304_0506_0708));
+        assert_eq!(Affinity { session_key: Some(9), ..prefix }.session(), Some(9));
+        assert_eq!(Affinity::default().session(), None);
+    }
+}

@@ -1,0 +1,87 @@
+//! How long workers took to their first tokens lately, waiting included.
+//!
+//! Unlike the rates this explains nothing: it is what clients saw. Only streamed replies count; nobody sees the others'
+//! first token.
+
+use std::{collections::HashMap, time::Duration};
+
+use kv_blocks::{Moment, WorkerId};
+
+use crate::decayed::Decayed;
+
+/// A first token counts for a third after this long.
+const MEMORY: Duration = Duration::from_secs(30);
+
+/// A worker without a first token for this long has no mean: a bad one would keep requests away for ever, and nothing
+/// would show that it is better by now.
+const STALE: Duration = Duration::from_secs(60);
+
+/// Every worker's mean. Bounded: one entry per worker that has not been forgotten.
+#[derive(Debug, Default)]
+pub(crate) struct LatencyBook {
+    workers: HashMap<WorkerId, Lately>,
+}
+
+#[derive(Debug)]
+struct Lately {
+    ms: Decayed,
+    count: Decayed,
+    latest: Moment,
+}
+
+impl Default for Lately {
+    fn default() -> Self {
+        Self { ms: Decayed::over(MEMORY), count: Decayed::over(MEMORY), latest: Moment::START }
+    }
+}
+
+impl LatencyBook {
+    /// A first token of `worker` came `ms` after the request was given to it.
+    pub(crate) fn observe(&mut self, now: Moment, worker: WorkerId, ms: f64) {
+        let lately = self.workers.entry(worker).or_default();
+        lately.ms.add(now, ms);
+        lately.count.add(now, 1.0);
+        lately.latest = lately.latest.max(now);
+    }
+
+    /// The mean of `worker`; `None` when it has shown no first token lately.
+    pub(crate) fn mean_ms(&self, now: Moment, worker: WorkerId) -> Option<f64> {
+        let lately = self.workers.get(&worker).filter(|lately| now.since(lately.latest) < STALE)?;
+        Some(lately.ms.at(now) / lately.count.at(now))
+    }
+
+    pub(crate) fn forget(&mut self, worker: WorkerId) {
+        self.workers.remove(&worker);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const W: WorkerId = WorkerId(1);
+
+    fn at(seconds: u64) -> Moment {
+        Moment::at(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn the_mean_follows_what_was_seen_last_and_is_gone_when_nothing_is_seen() {
+        let mut book = LatencyBook::default();
+        assert_eq!(book.mean_ms(at(0), W), None);
+        book.observe(at(10), W, 100.0);
+        book.observe(at(10), W, 300.0);
+        let mean = |book: &LatencyBook, now| book.mean_ms(at(now), W).expect("seen lately");
+        assert!((mean(&book, 10) - 200.0).abs() < 1e-9);
+        assert!((mean(&book, 69) - 200.0).abs() < 1e-9, "time alone changes no mean");
+        // Half a minute later the two count for two thirds of one.
+        book.observe(at(40), W, 20.0);
+        let faded = 2.0 / std::f64::consts::E;
+        assert!((mean(&book, 40) - (faded * 200.0 + 20.0) / (faded + 1.0)).abs() < 1e-9);
+        assert_eq!(book.mean_ms(at(100), W), None);
+        book.observe(at(200), W, 7.0);
+        assert!((mean(&book, 200) - 7.0).abs() < 1.0);
+        book.forget(W);
+        assert_eq!(book.mean_ms(at(200), W), None);
+    }
+}

@@ -1,0 +1,61 @@
+//! `power_of_two`: of two targets drawn by lot, the one with fewer requests in flight.
+//!
+//! Two looks are enough to keep a herd from one target, and unlike `least_loaded` several routers that do not know of
+//! each other's load do not all run to the same one. Of two equals the one drawn first. Weights do not count.
+//!
+//! Cost: 0 for the one that takes it, 1 for the other, 2 for those not drawn. Terms: `in_flight`.
+
+use super::{CostUnit, Price, Rule, Scene, Terms};
+use crate::choose::draw;
+
+#[derive(Debug, Default)]
+pub(super) struct PowerOfTwo;
+
+impl Rule for PowerOfTwo {
+    fn unit(&self) -> CostUnit {
+        CostUnit::Rank
+    }
+
+    fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
+        let in_flight = |i: usize| scene.contenders[i].standing.load.in_flight;
+        let mut prices: Vec<Price> = (0..scene.contenders.len())
+            .map(|i| Price { terms: Terms::new(&["in_flight"], [f64::from(in_flight(i))]), ..Price::of(2.0) })
+            .collect();
+        let (first, second) = two(scene.random, prices.len());
+        let (taker, other) = if in_flight(second) < in_flight(first) { (second, first) } else { (first, second) };
+        prices[other].cost = 1.0;
+        prices[taker].cost = 0.0;
+        prices
+    }
+}
+
+/// Two different places below `count`, each pair as likely as any; twice the only one if there is no other.
+fn two(random: u64, count: usize) -> (usize, usize) {
+    let below = |drawn: u64, count: usize| {
+        usize::try_from(drawn % count.max(1) as u64).expect("a remainder is smaller than a count of things in memory")
+    };
+    let first = below(draw(random, 0), count);
+    let onward = below(draw(random, 1), count.saturating_sub(1));
+    (first, (first + usize::from(count > 1) + onward) % count.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pair_is_drawn_as_often_as_any_and_never_one_target_twice() {
+        let mut drawn = [[0u32; 4]; 4];
+        for random in 0..12_000 {
+            let (first, second) = two(random, 4);
+            drawn[first][second] += 1;
+        }
+        for (first, row) in drawn.iter().enumerate() {
+            for (second, count) in row.iter().enumerate() {
+                let expected = if first == second { 0..1 } else { 850..1150 };
+                assert!(expected.contains(count), "{drawn:?}");
+            }
+        }
+        assert_eq!(two(7, 1), (0, 0));
+    }
+}

@@ -1,0 +1,288 @@
+//! A ring of hashed points: whose a key is while targets come and go.
+//!
+//! Every target has a number of points on the circle of all `u64`: the 64-bit XXH3, with the configured seed, of the
+//! bytes `NAME/RANK#i`, `i` from 0, numbers in decimal. A key is its own place on the circle and belongs to the target
+//! of the first point at or after it, round the circle.
+//!
+//! **Invariant**: whose a key is depends on names, ranks, number of points and seed alone, so restarts, replicas and the
+//! order of the candidates do not change it, and a target that leaves takes none but its own keys with it.
+
+use std::{cell::RefCell, fmt::Write, iter, sync::Arc};
+
+use kv_blocks::{Target, WorkerId};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::Contender;
+
+/// Rings kept, and points of all of them together (16 bytes each); the least recently used goes, the latest stays.
+const MOST_RINGS: usize = 64;
+const MOST_POINTS: usize = 1 << 22;
+/// A ring serves part of its targets too (a retry, a busy worker) while they are at least one in so many: skipping the
+/// points of a few costs nothing, building and sorting all others again would.
+const SERVES_ONE_IN: usize = 2;
+/// Points of one target, at most.
+const MOST_VIRTUAL_NODES: u32 = 10_000;
+
+/// The rings of the fleets that were asked about lately.
+///
+/// A cache and nothing else: it changes no answer, so a rule that only looks may use it. The router's lock is around it.
+#[derive(Debug)]
+pub(super) struct Rings {
+    virtual_nodes: u32,
+    seed: u64,
+    /// Most recently used first.
+    kept: RefCell<Vec<Arc<Ring>>>,
+}
+
+impl Rings {
+    pub(super) fn new(virtual_nodes: u32, seed: u64) -> Self {
+        Self { virtual_nodes: virtual_nodes.clamp(1, MOST_VIRTUAL_NODES), seed, kept: RefCell::default() }
+    }
+
+    /// The ring around `contenders`, built unless one was built before.
+    pub(super) fn around(&self, contenders: &[Contender<'_>]) -> Around {
+        let mut line: Vec<usize> = (0..contenders.len()).collect();
+        line.sort_unstable_by_key(|i| contenders[*i].target());
+        line.dedup_by_key(|i| contenders[*i].target());
+        if line.len() < 2 {
+            // Nothing to look up: pinned requests shall not push out the rings of whole fleets.
+            let ring = Arc::new(Ring::build(contenders, &line, 1, self.seed));
+            return Around { ring, seats: line.into_iter().map(Some).collect() };
+        }
+        let mut kept = self.kept.borrow_mut();
+        let known = kept.iter().enumerate().find_map(|(place, ring)| Some((place, ring.seats(contenders, &line)?)));
+        if let Some((place, seats)) = known {
+            kept[..=place].rotate_right(1);
+            return Around { ring: Arc::clone(&kept[0]), seats };
+        }
+        let ring = Arc::new(Ring::build(contenders, &line, self.virtual_nodes, self.seed));
+        kept.insert(0, Arc::clone(&ring));
+        kept.truncate(MOST_RINGS);
+        while kept.len() > 1 && kept.iter().map(|ring| ring.points.len()).sum::<usize>() > MOST_POINTS {
+            kept.pop();
+        }
+        Around { ring, seats: line.into_iter().map(Some).collect() }
+    }
+
+    /// Drops the rings that `worker` has points on.
+    pub(super) fn forget(&mut self, worker: WorkerId) {
+        self.kept.get_mut().retain(|ring| ring.members.iter().all(|member| member.target.worker != worker));
+    }
+}
+
+/// A ring, seen by one request.
+#[derive(Debug)]
+pub(super) struct Around {
+    ring: Arc<Ring>,
+    /// Where among the contenders each member stands; `None` for one that may not take the request.
+    seats: Vec<Option<usize>>,
+}
+
+impl Around {
+    /// Contenders by their points, from `key` on and once round; each as often as it has points.
+    pub(super) fn clockwise(&self, key: u64) -> impl Iterator<Item = usize> + '_ {
+        let (before, from) = self.ring.points.split_at(self.ring.points.partition_point(|point| point.place < key));
+        from.iter().chain(before).filter_map(|point| self.seats[point.member])
+    }
+}
+
+/// Points of a set of targets.
+#[derive(Debug)]
+struct Ring {
+    /// Sorted by target, each once.
+    members: Vec<Member>,
+    /// Sorted by place.
+    points: Vec<Point>,
+}
+
+#[derive(Debug)]
+struct Member {
+    target: Target,
+    name: Arc<str>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Point {
+    place: u64,
+    member: usize,
+}
+
+impl Ring {
+    /// `line` gives the contenders in the order of their targets.
+    fn build(contenders: &[Contender<'_>], line: &[usize], virtual_nodes: u32, seed: u64) -> Self {
+        let member = |i: &usize| Member {
+            target: contenders[*i].target(),
+            name: Arc::clone(&contenders[*i].surveyed.candidate.name),
+        };
+        let members: Vec<Member> = line.iter().map(member).collect();
+        let mut points: Vec<Point> = members
+            .iter()
+            .enumerate()
+            .flat_map(|(i, member)| places(member, virtual_nodes, seed).map(move |place| Point { place, member: i }))
+            .collect();
+        // Two points in one place are a matter of names too: ids of workers change with a restart.
+        let named = |point: &Point| (&members[point.member].name, members[point.member].target.rank);
+        points.sort_unstable_by(|a, b| a.place.cmp(&b.place).then_with(|| named(a).cmp(&named(b))));
+        Self { members, points }
+    }
+
+    /// Where each member stands among `contenders`; `None` if the ring is not theirs.
+    fn seats(&self, contenders: &[Contender<'_>], line: &[usize]) -> Option<Vec<Option<usize>>> {
+        if line.len() > self.members.len() || line.len().saturating_mul(SERVES_ONE_IN) < self.members.len() {
+            return None;
+        }
+        let mut seats = vec![None; self.members.len()];
+        let mut members = self.members.iter().enumerate();
+        for i in line {
+            let (place, member) = members.find(|(_, member)| member.target >= contenders[*i].target())?;
+            if member.target != contenders[*i].target() || member.name != contenders[*i].surveyed.candidate.name {
+                return None;
+            }
+            seats[place] = Some(*i);
+        }
+        Some(seats)
+    }
+}
+
+fn places(member: &Member, virtual_nodes: u32, seed: u64) -> impl Iterator<Item = u64> {
+    let mut text = identity(&member.name, member.target);
+    let identity = text.len();
+    let mut numbers = 0..virtual_nodes;
+    iter::from_fn(move || {
+        text.truncate(identity);
+        write!(text, "#{}", numbers.next()?).expect("a string takes all that is written to it");
+        Some(xxh3_64_with_seed(text.as_bytes(), seed))
+    })
+}
+
+/// `NAME/RANK`: what a target is hashed by.
+pub(super) fn identity(name: &str, target: Target) -> String {
+    format!("{name}/{}", target.rank.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+    use kv_blocks::{BlockSize, DpRank, Identity, Moment, Namespace};
+    use kv_index::{IndexSettings, KvIndex};
+
+    use super::*;
+    use crate::{
+        Affinity, Answer, CacheSource, Candidate, Job, NoStopwatch, Overrides, RoutingSettings, Tiers, state::State,
+    };
+
+    fn candidate(worker: u32) -> Candidate {
+        Candidate {
+            target: Target { worker: WorkerId(worker), rank: DpRank(0) },
+            name: format!("w{worker}").into(),
+            namespace: Namespace {
+                model: "m".into(),
+                lora: None,
+                salt: None,
+                block_size: BlockSize::new(16).expect("a block size"),
+                identity: Identity::Tokens,
+            },
+            weight: 1.0,
+            cache: CacheSource::Events,
+            total_blocks: None,
+            tiers: Tiers::default(),
+            stream_state: None,
+            health: "ready",
+        }
+    }
+
+    /// Who owns `key` when `workers` may take the request.
+    fn owner(rings: &Rings, workers: &[u32], key: u64) -> u32 {
+        let candidates: Vec<Candidate> = workers.iter().copied().map(candidate).collect();
+        let job = Job {
+            policy: None,
+            pin: None,
+            blocks: None,
+            affinity: Affinity::default(),
+            prompt_tokens: 0,
+            expected_output_tokens: None,
+            answer: Answer::Streamed,
+            candidates: &candidates,
+            excluded: &[],
+            random: 0,
+            overrides: Overrides::default(),
+            stopwatch: &NoStopwatch,
+        };
+        let settings = RoutingSettings::default();
+        let index = KvIndex::new(IndexSettings::default());
+        let surveyed = crate::survey::survey(&index, Moment::START, &job, candidates.iter()).contenders;
+        let choice = State::new(&settings).choose(Moment::START, &job, settings.policy, &settings, surveyed);
+        let contenders = &choice.scene.contenders;
+        let owner = rings.around(contenders).clockwise(key).next().expect("somebody has points");
+        contenders[owner].target().worker.0
+    }
+
+    fn kept(rings: &Rings) -> Vec<usize> {
+        rings.kept.borrow().iter().map(|ring| ring.members.len()).collect()
+    }
+
+    #[test]
+    #[contract("CK4")]
+    fn every_target_has_its_points_and_the_ring_is_built_once() {
+        let rings = Rings::new(RoutingSettings::default().ring.virtual_nodes, 0);
+        for key in 0..20 {
+            owner(&rings, &[3, 1, 2], key << 59);
+        }
+        assert_eq!(kept(&rings), [3]);
+        let ring = Arc::clone(&rings.kept.borrow()[0]);
+        for member in 0..3 {
+            assert_eq!(ring.points.iter().filter(|point| point.member == member).count(), 150);
+        }
+        assert!(ring.points.windows(2).all(|pair| pair[0].place < pair[1].place));
+    }
+
+    #[test]
+    fn a_ring_serves_the_better_part_of_its_targets_and_a_pinned_request_needs_none() {
+        let rings = Rings::new(10, 0);
+        owner(&rings, &[1, 2, 3, 4, 5, 6], 1);
+        assert_ne!(owner(&rings, &[1, 2, 3], 1), 4);
+        assert_eq!(owner(&rings, &[5], 1), 5);
+        assert_eq!(kept(&rings), [6]);
+        owner(&rings, &[1, 2], 1);
+        owner(&rings, &[1, 7], 1);
+        assert_eq!(kept(&rings), [2, 2, 6]);
+    }
+
+    #[test]
+    fn rings_are_bounded_in_number_and_the_least_recently_used_goes() {
+        let rings = Rings::new(1, 0);
+        owner(&rings, &[1, 2, 3], 1);
+        for worker in 0..200 {
+            owner(&rings, &[10 * worker, 10 * worker + 1], 1);
+            owner(&rings, &[1, 2, 3], 1);
+        }
+        assert_eq!(rings.kept.borrow().len(), MOST_RINGS);
+        assert_eq!(kept(&rings)[0], 3, "what is in use stays");
+        assert_eq!(rings.kept.borrow()[1].members[0].target.worker, WorkerId(1990));
+    }
+
+    #[test]
+    fn rings_are_bounded_in_points_and_one_larger_than_that_still_serves() {
+        let points = usize::try_from(MOST_VIRTUAL_NODES).expect("few");
+        let rings = Rings::new(u32::MAX, 0);
+        let fleet = |first: u32| (first..first + 150).collect::<Vec<u32>>();
+        for first in [0, 1000, 2000] {
+            owner(&rings, &fleet(first), 1);
+        }
+        assert_eq!(kept(&rings).iter().sum::<usize>() * points, 2 * 150 * points);
+        assert!(2 * 150 * points <= MOST_POINTS);
+        let large: Vec<u32> = (5000..5450).collect();
+        owner(&rings, &large, 1);
+        assert_eq!(kept(&rings), [450]);
+    }
+
+    #[test]
+    fn a_worker_that_is_gone_takes_its_rings_with_it() {
+        let mut rings = Rings::new(10, 0);
+        owner(&rings, &[1, 2], 1);
+        owner(&rings, &[3, 4], 1);
+        rings.forget(WorkerId(2));
+        assert_eq!(kept(&rings), [2]);
+        assert_eq!(rings.kept.borrow()[0].members[0].target.worker, WorkerId(3));
+    }
+}

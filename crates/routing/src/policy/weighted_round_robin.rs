@@ -1,0 +1,78 @@
+//! `weighted_round_robin`: each target in turn, as often as its weight says, and spread out (smooth weighted round robin).
+//!
+//! Per model every target has a credit. In each turn all who may take the request earn their `workers[].weight`, the
+//! highest credit wins, and the winner pays what all earned. So weights 5, 1 and 1 give `a a b a c a a`, not five in a
+//! row. Who is left out for a while neither earns nor pays.
+//!
+//! Cost: the place in the order of credits, 0 is next. Terms: `credit` (this turn's earnings included), `weight`.
+
+use std::{collections::HashMap, sync::Arc};
+
+use kv_blocks::{Target, WorkerId};
+
+use super::{Contender, CostUnit, Price, Rule, Scene, Terms, by_place};
+
+/// Models whose credits are remembered; beyond it all start anew, which costs one uneven round.
+const MOST_MODELS: usize = 4096;
+
+#[derive(Debug, Default)]
+pub(super) struct WeightedRoundRobin {
+    /// Per model, what each target had after its latest turn.
+    credits: HashMap<Arc<str>, HashMap<Target, f64>>,
+}
+
+impl Rule for WeightedRoundRobin {
+    fn unit(&self) -> CostUnit {
+        CostUnit::Rank
+    }
+
+    fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
+        let credits = scene.contenders.first().and_then(|first| self.credits.get(model(first)));
+        let earned = |contender: &Contender<'_>| {
+            let before = credits.and_then(|credits| credits.get(&contender.target())).copied().unwrap_or(0.0);
+            before + weight(contender)
+        };
+        let mut line: Vec<(f64, Target, usize)> = scene
+            .contenders
+            .iter()
+            .enumerate()
+            .map(|(i, contender)| (earned(contender), contender.target(), i))
+            .collect();
+        line.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        let mut prices = by_place(line.iter().map(|(_, _, i)| *i));
+        for (credit, _, i) in line {
+            prices[i].terms = Terms::new(&["credit", "weight"], [credit, weight(&scene.contenders[i])]);
+        }
+        prices
+    }
+
+    fn chosen(&mut self, scene: &Scene<'_>, winner: &Contender<'_>) {
+        let model = model(winner);
+        if self.credits.len() >= MOST_MODELS && !self.credits.contains_key(model) {
+            self.credits.clear();
+        }
+        let credits = self.credits.entry(Arc::clone(model)).or_default();
+        let mut earned = 0.0;
+        for contender in &scene.contenders {
+            *credits.entry(contender.target()).or_insert(0.0) += weight(contender);
+            earned += weight(contender);
+        }
+        *credits.entry(winner.target()).or_insert(0.0) -= earned;
+    }
+
+    fn forget(&mut self, worker: WorkerId) {
+        self.credits.retain(|_, credits| {
+            credits.retain(|target, _| target.worker != worker);
+            !credits.is_empty()
+        });
+    }
+}
+
+fn model<'a>(contender: &Contender<'a>) -> &'a Arc<str> {
+    &contender.surveyed.candidate.namespace.model
+}
+
+/// Weights are compared, so bounds far apart change nothing; without them sums of credits could run out of digits.
+fn weight(contender: &Contender<'_>) -> f64 {
+    contender.surveyed.candidate.share().clamp(1e-6, 1e6)
+}

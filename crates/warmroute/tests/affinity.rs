@@ -1,0 +1,112 @@
+//! Policies that keep requests together: by the beginning of the prompt, or by the session.
+
+mod harness;
+
+use std::collections::BTreeSet;
+
+use contract_id::contract;
+use harness::{RawClient, Routed, Router, Turn, says, words};
+use serde_json::{Value, json};
+
+/// `continuum_prefix_routing_requests_total` by strategy.
+fn strategies(routed: &Routed) -> [u64; 3] {
+    ["prefix_hash", "overflow", "fallback"].map(|strategy| {
+        let labels = format!("strategy=\"{strategy}\"");
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a counter")]
+        let count = routed.router.metric("continuum_prefix_routing_requests_total", &labels) as u64;
+        count
+    })
+}
+
+fn workers(turns: &[Turn]) -> BTreeSet<&str> {
+    turns.iter().map(|turn| turn.worker.as_str()).collect()
+}
+
+/// Chats of one assistant, each with a question of its own.
+fn asked(routed: &Routed, assistant: &str, questions: u32) -> Vec<Turn> {
+    let ask = |n: u32| {
+        let messages = [says("system", assistant), says("user", &format!("question {n}"))];
+        routed.chat(&messages, &[])
+    };
+    (0..questions).map(ask).collect()
+}
+
+#[test]
+#[contract("CK1", "CK7", "CK15", "CK18", "CK19", "CK66")]
+fn one_system_prompt_stays_with_one_engine_also_over_a_restart() {
+    let mut routed = Routed::with(&[&[], &[], &[]], "prefix_routing: {enabled: true}\n", &[]);
+    assert_eq!(strategies(&routed), [0, 0, 0], "they are there from the start");
+    let assistants: Vec<String> =
+        (0..12).map(|n| format!("You are assistant {n}. {}", words(&n.to_string(), 30))).collect();
+    let first: Vec<Vec<Turn>> = assistants.iter().map(|assistant| asked(&routed, assistant, 3)).collect();
+    for turns in &first {
+        assert_eq!(workers(turns).len(), 1, "{turns:?}");
+    }
+    let used: BTreeSet<&str> = first.iter().flat_map(|turns| workers(turns)).collect();
+    assert!(used.len() > 1, "different ones are spread: {used:?}");
+    assert_eq!(strategies(&routed), [36, 0, 0]);
+    let receipt = routed.receipt(&first[0][0]);
+    assert_eq!((&receipt["policy"], &receipt["method"]), (&json!("prefix_hash"), &json!("policy")));
+
+    // Token ids have no text to begin alike.
+    let ids = routed.completion(json!({"prompt": [1, 2, 3, 4]}), &[]);
+    assert_eq!(routed.receipt(&ids)["method"], "fallback");
+    assert_eq!(strategies(&routed), [36, 0, 1]);
+
+    routed.restart_router();
+    for (assistant, turns) in assistants.iter().zip(&first) {
+        assert_eq!(workers(&asked(&routed, assistant, 1)), workers(turns));
+    }
+}
+
+#[test]
+#[contract("CK17", "CK18", "CK66")]
+fn a_burst_of_one_system_prompt_overflows_to_the_next_engine() {
+    let slow: &[&str] = &["--speed", "0.5"];
+    let routed = Routed::with(&[slow, slow, slow, slow], "", &["--policy", "PrefixAwareHash"]);
+    let body = json!({
+        "model": "sim", "max_tokens": 300, "ignore_eos": true,
+        "messages": [says("system", &words("shared", 30)), says("user", "hello")],
+    });
+    let clients: Vec<RawClient> = (0..16).map(|_| RawClient::chat(&routed.router.data(), &body)).collect();
+    let owners: Vec<String> = clients
+        .into_iter()
+        .map(|mut client| client.reply().header("x-warmroute-worker").expect("the reply names its worker").to_owned())
+        .collect();
+    // With 16 in flight a quarter above an even share is 5, and none was above its cap at any time.
+    for worker in ["a", "b", "c", "d"] {
+        assert!(owners.iter().filter(|owner| *owner == worker).count() <= 5, "{owners:?}");
+    }
+    let [owner, overflow, fallback] = strategies(&routed);
+    assert_eq!((owner + overflow, fallback), (16, 0));
+    assert!(overflow > 0, "{owner} {overflow}");
+}
+
+#[test]
+#[contract("V24", "V25", "V27")]
+fn a_session_stays_with_one_engine_whatever_names_it() {
+    for policy in ["rendezvous_hash", "consistent_hash"] {
+        let routed = Routed::with(&[&[], &[], &[]], "", &["--policy", policy]);
+        let turns = |headers: &[(&str, &str)], fields: &Value| -> Vec<Turn> {
+            let turn = |n: u32| {
+                let mut body = fields.clone();
+                body["prompt"] = words(&format!("turn {n}"), 20).into();
+                routed.completion(body, headers)
+            };
+            (0..4).map(turn).collect()
+        };
+        let mut homes = BTreeSet::new();
+        for n in 0..8 {
+            let name = format!("session-{n}");
+            let by_header = turns(&[("x-session-id", &name)], &json!({}));
+            let by_field = turns(&[], &json!({"user": name}));
+            let by_both = turns(&[("x-session-id", &name)], &json!({"user": "somebody else"}));
+            let all: BTreeSet<&str> =
+                [&by_header, &by_field, &by_both].into_iter().flat_map(|it| workers(it)).collect();
+            assert_eq!(all.len(), 1, "{policy} {name}: {all:?}");
+            homes.extend(all.into_iter().map(str::to_owned));
+        }
+        assert!(homes.len() > 1, "{policy}: {homes:?}");
+        assert_eq!(routed.receipt(&turns(&[], &json!({}))[0])["policy"], policy);
+    }
+}
