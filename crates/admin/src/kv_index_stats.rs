@@ -12,12 +12,11 @@ use serde_json::{Value, json};
 
 use crate::{AdminParts, answer};
 
-/// `scoring` shows the defaults: no policy scores by this view yet, so nothing was decided or measured either.
 pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
     let prefixes = parts.fleet.prefixes();
     let view = prefixes.map(|prefixes| prefixes.view().stats()).unwrap_or_default();
     let (config, blocks) = (parts.fleet.kv_cache_index(), parts.index.stats());
-    let scoring = prefix_view::ScoringSettings::default();
+    let (scoring, decided) = (&config.scoring, parts.router.scored());
     answer::json(&json!({
         "enabled": prefixes.is_some(),
         "config": {
@@ -35,9 +34,11 @@ pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
             "total_hits": view.hits, "total_evictions": view.evicted_entries,
         },
         "event_sources": prefixes.map(sources).unwrap_or_default(),
-        "routing_decisions": {"kv_aware": 0, "fallback": 0, "total": 0},
+        "routing_decisions": {
+            "kv_aware": decided.scored, "fallback": decided.fallback, "total": decided.scored + decided.fallback,
+        },
         "query_latency_count": view.queries,
-        "overlap_score_count": 0,
+        "overlap_score_count": decided.scored,
         "blocks": {
             "namespaces": blocks.namespaces, "distinct": blocks.distinct, "memberships": blocks.memberships,
             "speculative": blocks.speculative, "predicted": blocks.predicted, "orphans": blocks.orphans,

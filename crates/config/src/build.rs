@@ -23,6 +23,7 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
     resolve(root);
     listeners_are_safe(root, problems);
     parity_ratios_are_in_order(root, problems);
+    kv::weights_make_one(root.key("kv_cache_index").key("scoring"), problems);
     let kv_cache_index = kv::kv_cache_index(root.key("kv_cache_index"), &workers, problems);
     let section = |name: &str| root.key(name);
     Settings {
@@ -54,10 +55,10 @@ fn resolve(root: &mut Checked) {
     if let (Some(port), Value::Listen(Listen::Tcp(address))) = (port, &mut server.key_mut("listen").value) {
         address.set_port(port);
     }
-    let by_prefix = root.key("prefix_routing").key("enabled").bool();
+    let by_prefix = ["prefix_routing", "kv_cache_index"].iter().any(|section| root.key(section).key("enabled").bool());
     let policy = &mut root.key_mut("routing").key_mut("policy").value;
     if *policy == Value::Unset {
-        *policy = Value::Word(if by_prefix { "prefix_hash" } else { DEFAULT_POLICY });
+        *policy = Value::Word(if by_prefix { "continuum" } else { DEFAULT_POLICY });
     }
     // Where caches do not count, nobody needs to know what is in them.
     if root.key("routing").key("overlap_weight").float() == 0.0 {

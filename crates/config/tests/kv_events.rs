@@ -47,7 +47,7 @@ fn the_view_s_bounds_have_ranges_and_a_value_outside_stops_the_start() {
 }
 
 #[test]
-#[contract("CK1", "CK2", "CK3", "CK4", "CK5", "CK16")]
+#[contract("CK1", "CK2", "CK3", "CK4", "CK5", "CK16", "A12")]
 fn the_ring_is_off_unless_asked_for_and_its_numbers_have_ranges() {
     let all = settings("");
     let ring = &all.prefix_routing;
@@ -57,7 +57,8 @@ fn the_ring_is_off_unless_asked_for_and_its_numbers_have_ranges() {
     settings("prefix_routing: {anthropic_cache_control_injection: false}");
 
     let policy = |text: &str| settings(text).routing.policy;
-    assert_eq!(policy("prefix_routing: {enabled: true}"), "prefix_hash");
+    assert_eq!(policy("prefix_routing: {enabled: true}"), "continuum");
+    assert_eq!(policy("kv_cache_index: {enabled: true}"), "continuum");
     assert_eq!(policy("prefix_routing: {enabled: true}\nrouting: {policy: random}"), "random");
     for spelling in ["PrefixAwareHash", "prefix_aware_hash", "prefix-hash"] {
         assert_eq!(policy(&format!("routing: {{policy: {spelling}}}")), "prefix_hash");
@@ -74,6 +75,34 @@ fn the_ring_is_off_unless_asked_for_and_its_numbers_have_ranges() {
             assert_eq!(problem(&format!("prefix_routing: {{{key}: {value}}}")).path, format!("prefix_routing.{key}"));
         }
     }
+}
+
+#[test]
+#[contract("CK59", "CK60", "CK62")]
+fn the_weights_of_a_score_make_one_to_a_millionth() {
+    let scoring = |text: &str| settings(&format!("kv_cache_index: {{scoring: {{{text}}}}}")).kv_cache_index.scoring;
+    let usual = scoring("");
+    assert_eq!((usual.overlap_weight, usual.load_weight, usual.health_weight), (0.6, 0.3, 0.1));
+    assert_eq!((usual.min_overlap_threshold, usual.gpu_tier_weight, usual.storage_tier_weight), (0.3, 1.0, 0.6));
+    assert!(!usual.relative && scoring("overlap_measure: relative").relative);
+    for load in ["0.3", "0.3000009", "0.2999991"] {
+        scoring(&format!("load_weight: {load}"));
+    }
+    scoring(
+        "overlap_weight: 0.5, load_weight: 0.5, health_weight: 0.0, gpu_tier_weight: 0.0, storage_tier_weight: 1.0",
+    );
+
+    let refused = |text: &str| problem(&format!("kv_cache_index: {{scoring: {{{text}}}}}")).to_string();
+    for load in ["0.300002", "0.299998", "0.0"] {
+        assert!(refused(&format!("load_weight: {load}")).contains("expected weights that make 1"), "{load}");
+    }
+    assert_eq!(
+        refused("load_weight: 0.5"),
+        "warmroute.yaml: line 1, column 41: kv_cache_index.scoring.load_weight: overlap_weight, load_weight and health_weight \
+         make 1.200000: expected weights that make 1"
+    );
+    assert!(refused("overlap_weight: 1.5").contains("expected a number from 0 to 1"));
+    assert!(refused("storage_tier_weight: -0.1").contains("expected a number from 0 to 1"));
 }
 
 #[test]

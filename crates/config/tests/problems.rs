@@ -152,10 +152,10 @@ fn a_word_of_a_later_version_is_refused_with_the_ones_that_work() {
         problem.to_string(),
         "warmroute.yaml: line 1, column 19: routing.policy: `lmcache_aware` is not built yet in this version: expected one of \
          warm, kv_aware, least_loaded, round_robin, random, weighted_round_robin, least_latency, power_of_two, \
-         consistent_hash, rendezvous_hash, prefix_hash, cache_aware, dynamo_cost"
+         consistent_hash, rendezvous_hash, prefix_hash, cache_aware, dynamo_cost, composite, continuum"
     );
     for (text, word) in [
-        ("routing: {policy: composite}", "composite"),
+        ("routing: {policy: lmcache-aware}", "lmcache_aware"),
         ("admin: {listen: same}", "same"),
         ("kv_events: {block_hash: keyed}", "keyed"),
         ("workers: [{url: \"http://h:1\", role: decode}]", "decode"),

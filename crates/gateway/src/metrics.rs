@@ -55,6 +55,9 @@ struct PolicyLabel {
     policy: &'static str,
 }
 
+/// How the beginning of a prompt can place a request.
+const STRATEGIES: [&str; 3] = ["prefix_hash", "overflow", "fallback"];
+
 /// One label: how a request was placed by the beginning of its prompt.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Strategy {
@@ -210,7 +213,7 @@ impl Metrics {
 
     /// A placement decision was made in `us` microseconds.
     pub(crate) fn decided(&self, policy: &'static str, method: &'static str, label: Option<&'static str>, us: f64) {
-        if let Some(strategy) = label {
+        if let Some(strategy) = label.filter(|label| STRATEGIES.contains(label)) {
             self.prefix_routing.get_or_create(&Strategy { strategy }).inc();
         }
         self.decisions.get_or_create(&PolicyMethod { policy, method }).inc();
@@ -285,7 +288,7 @@ impl Metrics {
         for reason in [ErrorCode::NoWorker, ErrorCode::Overloaded, ErrorCode::Draining] {
             drop(self.shed.get_or_create(&Reason { reason: reason.as_str() }));
         }
-        for strategy in ["prefix_hash", "overflow", "fallback"] {
+        for strategy in STRATEGIES {
             drop(self.prefix_routing.get_or_create(&Strategy { strategy }));
         }
         for route in ROUTES {

@@ -3,10 +3,7 @@
 use std::{error::Error, num::NonZeroUsize, sync::Arc, time::Duration, time::Instant};
 
 use kv_blocks::{Moment, SequenceHash};
-use prefix_view::{
-    Candidate, EventKind, Holder, MemoryPrefixIndex, PrefixEvent, PrefixHash, PrefixIndex, Scorer, ScoringSettings,
-    StorageTier, ViewSettings,
-};
+use prefix_view::{EventKind, MemoryPrefixIndex, PrefixEvent, PrefixHash, PrefixIndex, ViewSettings};
 
 const PREFIXES: u64 = 1_000_000;
 
@@ -16,7 +13,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     for backends in [1, 2, 8] {
         kept.push(fill_and_ask(backends)?);
     }
-    score();
     Ok(())
 }
 
@@ -70,29 +66,6 @@ fn fill_and_ask(backends: u64) -> Result<MemoryPrefixIndex, Box<dyn Error>> {
         index.stats().evicted_prefixes
     );
     Ok(index)
-}
-
-#[expect(clippy::disallowed_methods, clippy::print_stdout, reason = "it measures and prints, nothing else")]
-fn score() {
-    let names: Vec<String> = (0..1_000).map(|number| format!("vllm-{number}")).collect();
-    let Ok(scorer) = Scorer::new(ScoringSettings::default()) else { return };
-    for backends in [8, 64, 1_000] {
-        let holders: Vec<Holder> = names[..backends]
-            .iter()
-            .map(|name| Holder { backend: Arc::from(name.as_str()), tokens: 512, tier: StorageTier::GpuHot })
-            .collect();
-        let candidates: Vec<Candidate<'_>> = names[..backends]
-            .iter()
-            .map(|name| Candidate { backend: name, in_flight: 3, recent_requests: 10, recent_successes: 9 })
-            .collect();
-        let started = Instant::now();
-        let mut sum = 0.0;
-        for _ in 0..1_000 {
-            sum += scorer.score(&holders, 1_024, &candidates).scores[0];
-        }
-        let each = started.elapsed().as_nanos() / (1_000 * backends as u128);
-        println!("{backends} backends: {each} ns a score ({:.2} each)", sum / 1e3);
-    }
 }
 
 /// Memory of this process, by the kernel's count of 4 KiB pages.

@@ -1,31 +1,24 @@
 //! The prefix-hash view: which backend has cached how many tokens of which prompt prefix, as far as events of that kind
-//! tell, and one score per backend from it.
+//! tell.
 //!
 //! A [`PrefixEvent`] names a whole prefix by one hash, so a question is one look-up and there is nothing to walk; in return
 //! the view knows nothing about prefixes that share a beginning. It stands beside the block index and knows nothing of it
-//! either. Not here: streams and sockets, Redis, the key of a request's prefix, and the choice among scored backends.
+//! either. Not here: streams and sockets, Redis, the key of a request's prefix, and the score made of it (`routing`).
 //!
 //! ```
 //! use std::sync::Arc;
 //!
 //! use kv_blocks::Moment;
-//! use prefix_view::{
-//!     Candidate, MemoryPrefixIndex, PrefixEvent, PrefixHashKind, PrefixIndex, PreparedQueries, Scorer, ScoringSettings,
-//!     ViewSettings,
-//! };
+//! use prefix_view::{MemoryPrefixIndex, PrefixEvent, PrefixHashKind, PrefixIndex, PreparedQueries, ViewSettings};
 //!
 //! let (index, prepared) = (MemoryPrefixIndex::new(ViewSettings::default()), PreparedQueries::default());
 //! let data = br#"{"prefix_hash": "ea06fc71a5ee6e88", "token_count": 512}"#;
 //! let event = PrefixEvent::decode(Some("cache_created"), data, PrefixHashKind::SequenceHash)?;
 //! index.record(&Arc::from("vllm-1"), &event, Moment::START)?;
 //!
-//! // A request with that prefix, 1,024 tokens long.
+//! // A request with that prefix.
 //! let holders = prepared.prepare(&index, &event.prefix, Moment::START);
-//! let scorer = Scorer::new(ScoringSettings::default()).expect("the defaults are fine");
-//! let idle = |backend| Candidate { backend, in_flight: 0, recent_requests: 0, recent_successes: 0 };
-//! let verdict = scorer.score(&holders, 1_024, &[idle("vllm-1"), idle("vllm-2")]);
-//! assert_eq!((verdict.overlap, verdict.decides), (0.5, true));
-//! assert!(verdict.scores[0] > verdict.scores[1]);
+//! assert_eq!((&*holders[0].backend, holders[0].tokens), ("vllm-1", 512));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -51,7 +44,7 @@
 //! # Memory
 //!
 //! Per pair of prefix and backend, measured at a million prefixes: 142 bytes where one backend holds each, 84 where two
-//! do, 44 where eight do. A query takes about 0.6 us there, a score 0.05 us. The example `prefix_view_cost` prints these
+//! do, 44 where eight do. A query takes about 0.6 us there. The example `prefix_view_cost` prints these
 //! figures; these are of two cores with other work on them.
 //!
 //! **Invariant**: the time and the events come in as values; nothing here reads a clock, or waits for anything but a
@@ -62,7 +55,6 @@ mod index;
 mod memory;
 mod prefix;
 mod prepared;
-mod scoring;
 mod settings;
 mod tiers;
 
@@ -71,6 +63,5 @@ pub use index::{BackendStats, Cleared, Holder, PrefixIndex, Recorded, Unavailabl
 pub use memory::MemoryPrefixIndex;
 pub use prefix::{BadPrefixHash, PrefixHash, PrefixHashKind};
 pub use prepared::PreparedQueries;
-pub use scoring::{Candidate, OverlapMeasure, Scorer, ScoringError, ScoringSettings, Verdict};
 pub use settings::ViewSettings;
 pub use tiers::{Offloading, StorageTier};

@@ -1,4 +1,4 @@
-//! The first of the two phases of scoring: what is known of a request's prefix, asked for once.
+//! What is known of a request's prefix, asked for once: the first of the two phases of scoring.
 
 use std::{
     collections::HashMap,
@@ -23,7 +23,7 @@ const MOST_ANSWERS: usize = 128;
 
 /// Answers of an index, each of which stands for 100 ms.
 ///
-/// Preparing is the phase that may take time; [`Scorer::score`](crate::Scorer::score) then works on the answer alone,
+/// Preparing is the phase that may take time; the score (`routing`) is then made of the answer alone,
 /// which the request keeps, so that it cannot run out between the two.
 #[derive(Debug)]
 pub struct PreparedQueries {

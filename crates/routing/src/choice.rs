@@ -41,7 +41,7 @@ pub(crate) struct Circumstances {
 impl Choice<'_> {
     /// Whether another policy priced than the one that was asked.
     pub(crate) fn fell_back(&self) -> bool {
-        self.ruling != self.policy
+        self.policy.fell_back_to(self.ruling)
     }
 
     /// The contender that won.

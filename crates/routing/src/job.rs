@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use kv_blocks::{DpRank, Namespace, PromptBlocks, Target, Tier, WorkerId};
 
-use crate::{Affinity, Policy};
+use crate::{Affinity, Policy, PrefixHolder};
 
 /// One request that needs a target.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +17,8 @@ pub struct Job<'a> {
     pub blocks: Option<&'a PromptBlocks>,
     /// What the request has in common with others that should meet it on the same target.
     pub affinity: Affinity,
+    /// Who holds the prompt's beginning, by streams that name whole prefixes; `None`: there are none.
+    pub prefix_holders: Option<&'a [PrefixHolder]>,
     /// Prompt length in tokens; an estimate when the blocks are over text.
     pub prompt_tokens: u32,
     /// How long the reply is expected to be, if the caller knows.

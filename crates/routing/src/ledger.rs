@@ -175,6 +175,11 @@ impl Ledger {
         }
     }
 
+    /// Where a reservation is; `None`: there is none of that id.
+    pub(crate) fn target(&self, id: ReservationId) -> Option<Target> {
+        self.open.get(&id).map(|reservation| reservation.load.target)
+    }
+
     /// Frees a reservation; returns what the index expects because of it. Unknown and repeated ids are ignored.
     pub(crate) fn close(&mut self, now: Moment, id: ReservationId) -> Option<Promised> {
         let reservation = self.open.remove(&id)?;

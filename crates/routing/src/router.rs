@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::{
     CacheSource, Candidate, Decision, Dispatch, ExcludeReason, Excluded, Job, Leg, Method, Plan, Policy, PotentialLoad,
-    Rates, Refusal, Released, ReservationId, RoutingSettings, TargetLoad,
+    Rates, Refusal, Released, ReservationId, RoutingSettings, ScoredCounts, TargetLoad,
     choice::{Choice, Circumstances},
     ledger::SequenceBlocks,
     policy::Contender,
@@ -50,6 +50,7 @@ use crate::{
 ///     pin: None,
 ///     blocks: None,
 ///     affinity: Affinity::default(),
+///     prefix_holders: None,
 ///     prompt_tokens: 100,
 ///     expected_output_tokens: None,
 ///     answer: Answer::Streamed,
@@ -169,15 +170,14 @@ impl Router {
     /// that refuses them. What the engine confirmed meanwhile, or another request renewed, stays. Unknown and repeated
     /// ids are ignored.
     pub fn failed(&self, now: Moment, id: ReservationId) {
-        let closed = self.state.lock().ledger.close(now, id);
-        if let Some(promised) = closed {
+        if let Some(promised) = self.state.lock().close(now, id, false) {
             self.index.retract(promised);
         }
     }
 
     /// A reservation is over, and the worker had the prompt. Unknown and repeated ids are ignored.
     pub fn done(&self, now: Moment, id: ReservationId) {
-        self.state.lock().ledger.close(now, id);
+        self.state.lock().close(now, id, true);
     }
 
     /// Held requests that may go now (none are held yet); also frees what has expired in the index. Call about once a
@@ -204,7 +204,13 @@ impl Router {
         state.ledger.forget(worker);
         state.rates.forget(worker);
         state.latencies.forget(worker);
+        state.health.forget(worker);
         state.rules.forget(worker);
+    }
+
+    /// Requests under the policies that score, by who decided.
+    pub fn scored(&self) -> ScoredCounts {
+        self.state.lock().scored
     }
 
     /// Open reservations.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::Policy;
+use crate::{Policy, ScoringSettings};
 
 /// Settings of the decision.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,6 +16,10 @@ pub struct RoutingSettings {
     pub ring: RingSettings,
     /// When `cache_aware` follows the cache, and when the load.
     pub cache_aware: CacheAwareSettings,
+    /// Whether `continuum` has the ring: without it the fallback places what its score does not.
+    pub continuum_ring: bool,
+    /// Weights of `composite` and `continuum`.
+    pub scoring: ScoringSettings,
     /// Weight of cached prefixes, 0 to 100.
     pub overlap_weight: f64,
     /// 0 takes the lowest cost, above 0 draws by cost.
@@ -41,6 +45,8 @@ impl Default for RoutingSettings {
             fallback: Policy::LeastLoaded,
             ring: RingSettings::default(),
             cache_aware: CacheAwareSettings::default(),
+            continuum_ring: true,
+            scoring: ScoringSettings::default(),
             overlap_weight: 1.0,
             temperature: 0.0,
             speculative: true,

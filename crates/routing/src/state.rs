@@ -3,11 +3,13 @@
 //! [`State::choose`] looks and [`State::reserve`] remembers: a choice that is not reserved leaves no trace.
 
 use kv_blocks::Moment;
+use kv_index::Promised;
 
 use crate::{
-    Job, Policy, ReservationId, RoutingSettings, TargetLoad,
+    Job, Policy, ReservationId, RoutingSettings, ScoredCounts, TargetLoad,
     choice::Choice,
     choose::{order, pick},
+    health::HealthBook,
     latency::LatencyBook,
     ledger::{Account, Ledger, Load},
     policy::{Contender, FALLBACK, Rules, Scene, Standing},
@@ -25,7 +27,9 @@ pub(crate) struct State {
     pub(crate) ledger: Ledger,
     pub(crate) rates: RateBook,
     pub(crate) latencies: LatencyBook,
+    pub(crate) health: HealthBook,
     pub(crate) rules: Rules,
+    pub(crate) scored: ScoredCounts,
 }
 
 impl State {
@@ -34,7 +38,9 @@ impl State {
             ledger: Ledger::default(),
             rates: RateBook::default(),
             latencies: LatencyBook::default(),
+            health: HealthBook::default(),
             rules: Rules::new(settings),
+            scored: ScoredCounts::default(),
         }
     }
 
@@ -42,7 +48,7 @@ impl State {
     pub(crate) fn choose<'a>(
         &mut self,
         now: Moment,
-        job: &Job<'_>,
+        job: &Job<'a>,
         policy: Policy,
         settings: &RoutingSettings,
         surveyed: Vec<Surveyed<'a>>,
@@ -56,6 +62,7 @@ impl State {
         let scene = Scene {
             random: job.random,
             affinity: job.affinity,
+            prefix_holders: job.prefix_holders,
             overlap_weight: if overlap_weight.is_finite() { overlap_weight.clamp(0.0, 100.0) } else { 1.0 },
             medium_weights: settings.medium_weights,
             prompt_tokens: job.prompt_tokens,
@@ -65,7 +72,7 @@ impl State {
                 .map(|surveyed| Contender { standing: self.standing(now, &surveyed, newcomer_cold_tokens), surveyed })
                 .collect(),
         };
-        let ruling = policy.ruling(&job.affinity, settings.fallback);
+        let ruling = policy.ruling(settings, &scene, |scene| self.rules.scored(scene));
         let rule = self.rules.of(ruling);
         let prices = rule.price(&scene);
         let order = order(&prices, job.random);
@@ -73,7 +80,7 @@ impl State {
         let label = match job.pin {
             // Who was asked for by name was not placed by the policy.
             Some(_) => None,
-            None if ruling != policy => Some(FALLBACK),
+            None if policy.fell_back_to(ruling) => Some(FALLBACK),
             None => prices[order[place]].label,
         };
         Choice { unit: rule.unit(), policy, ruling, label, newcomer_cold_tokens, scene, prices, order, place }
@@ -88,7 +95,17 @@ impl State {
             // Who was asked for by name has not used up a turn.
             self.rules.of(choice.ruling).chosen(&choice.scene, winner);
         }
+        if choice.policy.asks_for_holders() && job.pin.is_none() {
+            self.scored.count(choice.ruling);
+        }
         self.ledger.open(now, load(job, winner))
+    }
+
+    /// Frees a reservation, and notes whether the worker had the prompt; returns what the index expects because of it.
+    pub(crate) fn close(&mut self, now: Moment, id: ReservationId, taken: bool) -> Option<Promised> {
+        let target = self.ledger.target(id)?;
+        self.health.observe(now, target.worker, taken);
+        self.ledger.close(now, id)
     }
 
     fn standing(&self, now: Moment, surveyed: &Surveyed<'_>, newcomer_cold_tokens: f64) -> Standing {
@@ -108,6 +125,7 @@ impl State {
             blocks_after: load.decode_blocks + new_blocks,
             rates: self.rates.of(target.worker),
             first_token_ms: self.latencies.mean_ms(now, target.worker),
+            health: self.health.of(now, target.worker),
         }
     }
 }

@@ -19,7 +19,7 @@ use parity::Book;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
 use routing::{
-    Policy, RingSettings, Router, RoutingSettings,
+    OverlapMeasure, Policy, RingSettings, Router, RoutingSettings, ScoringSettings,
     receipt::{Ring, RingLimits},
 };
 use tokio::{sync::watch, task::JoinHandle};
@@ -258,6 +258,8 @@ fn routing(settings: &Settings) -> RoutingSettings {
             load_factor_epsilon: settings.prefix_routing.load_factor_epsilon,
             seed: routing.hash_seed_of_rings,
         },
+        continuum_ring: settings.prefix_routing.enabled,
+        scoring: scoring(&settings.kv_cache_index.scoring),
         overlap_weight: routing.overlap_weight,
         temperature: routing.temperature,
         speculative: routing.speculative,
@@ -276,6 +278,18 @@ fn thresholds(settings: &config::Parity) -> parity::Settings {
         drift_ratio: settings.drift_ratio,
         downgrade_ratio: settings.downgrade_ratio,
         recover_ratio: settings.recover_ratio,
+    }
+}
+
+fn scoring(scoring: &config::Scoring) -> ScoringSettings {
+    ScoringSettings {
+        overlap_measure: if scoring.relative { OverlapMeasure::Relative } else { OverlapMeasure::PromptFraction },
+        overlap_weight: scoring.overlap_weight,
+        load_weight: scoring.load_weight,
+        health_weight: scoring.health_weight,
+        min_overlap_threshold: scoring.min_overlap_threshold,
+        gpu_tier_weight: scoring.gpu_tier_weight,
+        storage_tier_weight: scoring.storage_tier_weight,
     }
 }
 

@@ -346,6 +346,7 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("warmroute_prefill_tokens_per_second", "gauge", &["worker"]),
     ("warmroute_degraded", "gauge", &["part"]),
     ("warmroute_build_info", "gauge", &["version", "features"]),
+    ("continuum_prefix_routing_requests", "counter", &["strategy"]),
 ];
 
 /// Families whose labels are not known before the first sample.

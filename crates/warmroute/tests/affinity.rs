@@ -2,10 +2,15 @@
 
 mod harness;
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    io::{BufRead, BufReader, Write},
+    net::{TcpListener, TcpStream},
+};
 
 use contract_id::contract;
-use harness::{RawClient, Routed, Router, Turn, says, words};
+use dialect::Anchor;
+use harness::{RawClient, Routed, Router, Turn, eventually, says, words};
 use serde_json::{Value, json};
 
 /// `continuum_prefix_routing_requests_total` by strategy.
@@ -36,8 +41,7 @@ fn asked(routed: &Routed, assistant: &str, questions: u32) -> Vec<Turn> {
 fn one_system_prompt_stays_with_one_engine_also_over_a_restart() {
     let mut routed = Routed::with(&[&[], &[], &[]], "prefix_routing: {enabled: true}\n", &[]);
     assert_eq!(strategies(&routed), [0, 0, 0], "they are there from the start");
-    let assistants: Vec<String> =
-        (0..12).map(|n| format!("You are assistant {n}. {}", words(&n.to_string(), 30))).collect();
+    let assistants: Vec<String> = (0..12).map(assistant).collect();
     let first: Vec<Vec<Turn>> = assistants.iter().map(|assistant| asked(&routed, assistant, 3)).collect();
     for turns in &first {
         assert_eq!(workers(turns).len(), 1, "{turns:?}");
@@ -46,7 +50,7 @@ fn one_system_prompt_stays_with_one_engine_also_over_a_restart() {
     assert!(used.len() > 1, "different ones are spread: {used:?}");
     assert_eq!(strategies(&routed), [36, 0, 0]);
     let receipt = routed.receipt(&first[0][0]);
-    assert_eq!((&receipt["policy"], &receipt["method"]), (&json!("prefix_hash"), &json!("policy")));
+    assert_eq!((&receipt["policy"], &receipt["method"]), (&json!("continuum"), &json!("policy")));
 
     // Token ids have no text to begin alike.
     let ids = routed.completion(json!({"prompt": [1, 2, 3, 4]}), &[]);
@@ -109,4 +113,86 @@ fn a_session_stays_with_one_engine_whatever_names_it() {
         assert!(homes.len() > 1, "{policy}: {homes:?}");
         assert_eq!(routed.receipt(&turns(&[], &json!({}))[0])["policy"], policy);
     }
+}
+
+/// A backend's stream of events that name whole prefixes, written by hand.
+struct PrefixStream(TcpListener);
+
+impl PrefixStream {
+    fn bind() -> Self {
+        Self(TcpListener::bind("127.0.0.1:0").expect("a free port"))
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}/v1/kv_events", self.0.local_addr().expect("an address"))
+    }
+
+    /// The router's connection, its request read.
+    fn accept(&self) -> TcpStream {
+        let (mut stream, _) = self.0.accept().expect("the router connects");
+        let mut lines = BufReader::new(stream.try_clone().expect("a second handle")).lines();
+        while !lines.next().expect("a head").expect("text").is_empty() {}
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n").expect("it reads");
+        stream
+    }
+}
+
+fn say(stream: &mut TcpStream, kind: &str, key: [u8; 32], tokens: u32) {
+    let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    let event = format!("event: {kind}\ndata: {{\"prefix_hash\": \"{key}\", \"token_count\": {tokens}}}\n\n");
+    stream.write_all(event.as_bytes()).expect("it reads");
+}
+
+#[test]
+#[contract("CK42", "CK44", "CK57", "CK62", "CK63", "CK64", "A12")]
+fn a_prefix_that_a_backend_says_it_has_goes_there_and_what_nobody_has_goes_by_the_ring() {
+    let stream = PrefixStream::bind();
+    let config = format!(
+        "prefix_routing: {{enabled: true}}\nkv_cache_index:\n  enabled: true\n  event_sources:\n    - {{backend_name: b, \
+         endpoint: \"{}\"}}\n",
+        stream.url()
+    );
+    // The router is waited for until its streams are live.
+    let accepting = std::thread::spawn(move || stream.accept());
+    let routed = Routed::with(&[&[], &[], &[]], &config, &[]);
+    let mut events = accepting.join().expect("it was accepted");
+    let stats = || RawClient::get(&routed.router.admin(), "/admin/kv-index/stats").json();
+    let known = |entries: u64| {
+        eventually("the view to follow", || (stats()["index"]["entry_count"] == entries).then_some(()));
+    };
+
+    // One whose ring would not send it to b.
+    let elsewhere = |n: &u32| asked(&routed, &assistant(*n), 1)[0].worker != "b";
+    let assistant_text = (0..20).find(elsewhere).map(assistant).expect("a ring has more than one owner");
+    let home = asked(&routed, &assistant_text, 2);
+    assert!(!workers(&home).contains("b") && workers(&home).len() == 1);
+    assert_eq!(stats()["routing_decisions"]["kv_aware"], 0);
+
+    let key = Anchor::System(assistant_text.as_str().into()).key("sim", 1024);
+    say(&mut events, "cache_created", key, 4_000);
+    known(1);
+    // What was known of a prefix before stands for 100 ms.
+    let first = eventually("the answer of before to be over", || {
+        let turn = asked(&routed, &assistant_text, 1).remove(0);
+        (turn.worker == "b").then_some(turn)
+    });
+    let receipt = routed.receipt(&first);
+    assert_eq!((&receipt["policy"], &receipt["method"]), (&json!("continuum"), &json!("policy")));
+    let count = |decision: &str| stats()["routing_decisions"][decision].as_u64().expect("a number");
+    let (before, ring) = (count("kv_aware"), strategies(&routed));
+    assert_eq!(workers(&asked(&routed, &assistant_text, 3)), BTreeSet::from(["b"]));
+    assert_eq!((count("kv_aware"), strategies(&routed)), (before + 3, ring), "the ring was not asked");
+    assert_eq!(count("total"), count("kv_aware") + count("fallback"));
+
+    say(&mut events, "cache_evicted", key, 4_000);
+    known(0);
+    let back = eventually("the answer of before to be over", || {
+        let turn = asked(&routed, &assistant_text, 1).remove(0);
+        (turn.worker != "b").then_some(turn)
+    });
+    assert_eq!(back.worker, home[0].worker);
+}
+
+fn assistant(n: u32) -> String {
+    format!("You are assistant {n}. {}", words(&n.to_string(), 30))
 }

@@ -4,9 +4,12 @@ use std::{num::NonZeroUsize, time::Duration};
 
 use super::problem_at;
 use crate::{
-    BlockHashKind, KvCacheIndex, KvEvents, Offloading, Prediction, PrefixEventSource, PrefixHashKind, Worker,
+    BlockHashKind, KvCacheIndex, KvEvents, Offloading, Prediction, PrefixEventSource, PrefixHashKind, Scoring, Worker,
     checked::Checked, problem::Draft,
 };
+
+/// How far the sum of the weights may be from 1.
+const SUM_TOLERANCE: f64 = 1e-6;
 
 pub(super) fn kv_events(section: &Checked) -> KvEvents {
     let prediction = section.key("prediction");
@@ -33,6 +36,35 @@ pub(super) fn kv_events(section: &Checked) -> KvEvents {
     }
 }
 
+/// The three weights of a score are shares of it.
+pub(super) fn weights_make_one(scoring: &Checked, problems: &mut Vec<Draft>) {
+    let weights = ["overlap_weight", "load_weight", "health_weight"].map(|key| (key, scoring.key(key)));
+    if weights.iter().any(|(_, weight)| weight.failed) {
+        return;
+    }
+    let sum: f64 = weights.iter().map(|(_, weight)| weight.float()).sum();
+    if (sum - 1.0).abs() <= SUM_TOLERANCE {
+        return;
+    }
+    // The last one that was set is the one to correct.
+    let (key, weight) = weights.iter().rfind(|(_, weight)| weight.is_set()).unwrap_or(&weights[0]);
+    let message = format!("overlap_weight, load_weight and health_weight make {sum:.6}");
+    let draft = Draft::new(format!("kv_cache_index.scoring.{key}"), message).value(weight.shown()).in_context();
+    problems.push(problem_at(draft.expected("weights that make 1"), weight, scoring));
+}
+
+fn scoring(section: &Checked) -> Scoring {
+    Scoring {
+        relative: section.key("overlap_measure").word() == Some("relative"),
+        overlap_weight: section.key("overlap_weight").float(),
+        load_weight: section.key("load_weight").float(),
+        health_weight: section.key("health_weight").float(),
+        min_overlap_threshold: section.key("min_overlap_threshold").float(),
+        gpu_tier_weight: section.key("gpu_tier_weight").float(),
+        storage_tier_weight: section.key("storage_tier_weight").float(),
+    }
+}
+
 /// Entries whose problem is filed are left out.
 pub(super) fn kv_cache_index(section: &Checked, workers: &[Worker], problems: &mut Vec<Draft>) -> KvCacheIndex {
     let offloading = section.key("storage_offloading");
@@ -44,6 +76,7 @@ pub(super) fn kv_cache_index(section: &Checked, workers: &[Worker], problems: &m
             .and_then(NonZeroUsize::new)
             .unwrap_or(NonZeroUsize::MAX),
         entry_ttl: Duration::from_secs(section.key("entry_ttl_seconds").int()),
+        scoring: scoring(section.key("scoring")),
         offloading: if offloading.key("enabled").bool() {
             Offloading::On { evicted_too: offloading.key("treat_eviction_as_offload").bool() }
         } else {

@@ -11,7 +11,7 @@ pub(super) const PREFIX_ROUTING: &[Key] = &[
         "enabled",
         Kind::Bool,
         "false",
-        "Requests with the same beginning go to the same worker (policy `prefix_hash`), unless `routing.policy` says otherwise.",
+        "Requests with the same beginning go to the same worker (policy `continuum`), unless `routing.policy` says otherwise.",
     ),
     key(
         "max_prefix_length",
@@ -35,14 +35,13 @@ pub(super) const PREFIX_ROUTING: &[Key] = &[
     .later(),
 ];
 
-/// Nothing in the request path asks this view yet, so what its scores are made of is for later.
 pub(super) const KV_CACHE_INDEX: &[Key] = &[
     key(
         "enabled",
         Kind::Bool,
         "false",
-        "Follow `event_sources` into the view of prefixes, which `/admin/kv-index/stats` shows. No policy asks it yet; the \
-         block index (`kv_events`) does not need it.",
+        "Follow `event_sources` into the view of prefixes, which `composite` and `continuum` go by. The block index \
+         (`kv_events`) does not need it.",
     ),
     key("backend", Kind::Word(&[word("memory"), word_later("redis")]), "memory", "Where the view is kept."),
     key(
@@ -65,16 +64,15 @@ pub(super) const KV_CACHE_INDEX: &[Key] = &[
                 Kind::Word(&[word("prompt_fraction"), word("relative")]),
                 "prompt_fraction",
                 "What an overlap is measured against.",
-            )
-            .later(),
-            key("overlap_weight", RATIO, "0.6", "Weight of cached tokens.").later(),
-            key("load_weight", RATIO, "0.3", "Weight of a low load.").later(),
-            key("health_weight", RATIO, "0.1", "Weight of requests that succeeded.").later(),
-            key("min_overlap_threshold", RATIO, "0.3", "Below this overlap the scores do not decide.").later(),
-            key("gpu_tier_weight", RATIO, "1.0", "Weight of prefixes in GPU memory.").later(),
-            key("storage_tier_weight", RATIO, "0.6", "Weight of prefixes in storage.").later(),
+            ),
+            key("overlap_weight", RATIO, "0.6", "Weight of cached tokens."),
+            key("load_weight", RATIO, "0.3", "Weight of a low load."),
+            key("health_weight", RATIO, "0.1", "Weight of requests that succeeded."),
+            key("min_overlap_threshold", RATIO, "0.3", "Below this overlap the scores do not decide."),
+            key("gpu_tier_weight", RATIO, "1.0", "Weight of prefixes in GPU memory."),
+            key("storage_tier_weight", RATIO, "0.6", "Weight of prefixes in storage."),
         ],
-        "How backends are scored.",
+        "How backends are scored, by policies `composite` and `continuum`; the three weights of overlap, load and health make 1.",
     ),
     section(
         "storage_offloading",

@@ -232,7 +232,7 @@ const ROUTING: &[Key] = &[
         "policy",
         Kind::Word(POLICIES),
         "~",
-        "How a worker is chosen when the request does not say; unset = `warm`, or `prefix_hash` where `prefix_routing.enabled`.",
+        "How a worker is chosen when the request does not say; unset = `warm`, or `continuum` where `prefix_routing` or `kv_cache_index` is enabled.",
     ),
     key("prefill_policy", Kind::Word(POLICIES), "~", "Policy among prefill workers.").later(),
     key("decode_policy", Kind::Word(POLICIES), "~", "Policy among decode workers.").later(),
@@ -314,8 +314,8 @@ const POLICIES: &[Choice] = &[
     word("cache_aware"),
     word_later("lmcache_aware"),
     Choice { word: "dynamo_cost", also: &["kv"], built: Built::Now },
-    word_later("composite"),
-    word_later("continuum"),
+    word("composite"),
+    word("continuum"),
 ];
 
 const PARITY: &[Key] = &[

@@ -52,7 +52,7 @@ pub struct Prediction {
 }
 
 /// Section `kv_cache_index`: the view of prefixes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct KvCacheIndex {
     /// Whether its streams are followed.
     pub enabled: bool,
@@ -60,10 +60,31 @@ pub struct KvCacheIndex {
     pub max_entries: NonZeroUsize,
     /// A prefix that no event confirmed for this long is forgotten.
     pub entry_ttl: Duration,
+    /// How backends are scored.
+    pub scoring: Scoring,
     /// What counts beside GPU memory.
     pub offloading: Offloading,
     /// The streams.
     pub event_sources: Vec<PrefixEventSource>,
+}
+
+/// `kv_cache_index.scoring`, each 0..1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scoring {
+    /// Overlap is measured against the most that any backend holds, as in the published formula, not against the prompt.
+    pub relative: bool,
+    /// Weight of cached tokens.
+    pub overlap_weight: f64,
+    /// Weight of a low load.
+    pub load_weight: f64,
+    /// Weight of requests that succeeded.
+    pub health_weight: f64,
+    /// Below this overlap the scores do not decide.
+    pub min_overlap_threshold: f64,
+    /// Weight of prefixes in GPU memory.
+    pub gpu_tier_weight: f64,
+    /// Weight of prefixes in storage.
+    pub storage_tier_weight: f64,
 }
 
 /// `kv_cache_index.storage_offloading`.

@@ -8,7 +8,7 @@ use std::{
 
 use config::{
     BlockHashKind, ChatTemplate, CheckMethod, CircuitBreaker, EventSource, HealthCheck, HealthChecks, KvCacheIndex,
-    KvEvents, Model, Models, Offloading, Prediction, ReplayEndpoint, Tokenizer, Worker, WorkerKvEvents,
+    KvEvents, Model, Models, Offloading, Prediction, ReplayEndpoint, Scoring, Tokenizer, Worker, WorkerKvEvents,
 };
 use fleet::{Fleet, FleetParts, HubCache, Snapshot, WorkerView};
 use kv_blocks::{HashScheme, Role, Tier};
@@ -79,6 +79,15 @@ pub(crate) fn parts(workers: Vec<Worker>) -> FleetParts {
             enabled: false,
             max_entries: NonZeroUsize::MIN,
             entry_ttl: PATIENCE,
+            scoring: Scoring {
+                relative: false,
+                overlap_weight: 0.6,
+                load_weight: 0.3,
+                health_weight: 0.1,
+                min_overlap_threshold: 0.3,
+                gpu_tier_weight: 1.0,
+                storage_tier_weight: 0.6,
+            },
             offloading: Offloading::Off,
             event_sources: Vec::new(),
         },

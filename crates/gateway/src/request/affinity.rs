@@ -1,8 +1,11 @@
 //! What ties a request to others, for policies that keep those together: the beginning of its prompt, and its session.
 
+use std::sync::Arc;
+
 use dialect::{Anchor, RequestView};
 use http::HeaderMap;
-use routing::Affinity;
+use prefix_view::{Holder, PrefixHash, StorageTier};
+use routing::{Affinity, PrefixHolder};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::accept::Overrides;
@@ -10,6 +13,14 @@ use crate::Gateway;
 
 /// Headers that name a session, the first one that is there counts (contract V25).
 const SESSION_HEADERS: [&str; 3] = ["x-semantic-cluster-id", "x-session-id", "x-user-id"];
+
+/// What is known of that.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ties {
+    pub(crate) keys: Affinity,
+    /// Who holds the prompt's beginning, by streams that name whole prefixes; `None`: there are none, or nobody asks.
+    pub(crate) holders: Option<Vec<PrefixHolder>>,
+}
 
 /// Of a request with these headers and this body, of which `view` was read. Nothing is hashed for policies that do not
 /// ask.
@@ -19,15 +30,31 @@ pub(super) fn of(
     headers: &HeaderMap,
     body: &[u8],
     view: &RequestView<'_>,
-) -> Affinity {
-    if !gateway.router.policy(overrides.policy).is_keyed() {
-        return Affinity::default();
+) -> Ties {
+    let policy = gateway.router.policy(overrides.policy);
+    if !policy.is_keyed() {
+        return Ties::default();
     }
     let max_bytes = gateway.rules.max_prefix_bytes;
-    Affinity {
+    let keys = Affinity {
         prefix_key: Anchor::of(view).map(|anchor| anchor.key(&view.model, max_bytes)),
         session_key: Some(session_key(headers, body, view)),
-    }
+    };
+    let holders = policy.asks_for_holders().then(|| prefix_holders(gateway, &keys)).flatten();
+    Ties { keys, holders }
+}
+
+/// Who holds the prompt's beginning; `None` where no streams of prefixes are followed.
+fn prefix_holders(gateway: &Gateway, keys: &Affinity) -> Option<Vec<PrefixHolder>> {
+    let view = gateway.fleet.prefixes()?.view();
+    let Some(key) = keys.prefix_key else { return Some(Vec::new()) };
+    let holders = gateway.prepared.prepare(view.as_ref(), &PrefixHash::Key(key), gateway.clock.now());
+    let one = |holder: &Holder| PrefixHolder {
+        worker: Arc::clone(&holder.backend),
+        tokens: holder.tokens,
+        hot: holder.tier == StorageTier::GpuHot,
+    };
+    Some(holders.iter().map(one).collect())
 }
 
 /// Hash of what names the session: a header, else a field of the body, else the whole body.

@@ -6,11 +6,11 @@ use dialect::{ApiError, ErrorCode};
 use fleet::{ModelView, Snapshot, Unusable, WorkerState, WorkerView};
 use kv_blocks::{DpRank, Identity, Moment, PromptBlocks};
 use routing::{
-    Affinity, Answer, Candidate, Decision, Dispatch, ExcludeReason, Excluded, Job, Method, Overrides, Pin, Policy,
-    PotentialLoad, Refusal, Stopwatch,
+    Answer, Candidate, Decision, Dispatch, ExcludeReason, Excluded, Job, Method, Overrides, Pin, Policy, PotentialLoad,
+    Refusal, Stopwatch,
 };
 
-use super::{accept, dispatch, identify::Identified};
+use super::{accept, affinity::Ties, dispatch, identify::Identified};
 use crate::{Gateway, lease::Lease};
 
 /// When to come back if all are busy: about as long as the figure they are busy by is believed.
@@ -22,7 +22,7 @@ pub(crate) struct Placement<'a> {
     pub(crate) overrides: &'a accept::Overrides,
     pub(crate) model: &'a ModelView,
     pub(crate) prompt: &'a Identified,
-    pub(crate) affinity: Affinity,
+    pub(crate) ties: &'a Ties,
     pub(crate) salt: Option<Arc<str>>,
     pub(crate) expected_output_tokens: Option<u32>,
     pub(crate) answer: Answer,
@@ -110,7 +110,7 @@ fn as_told(mut decision: Decision, model: &ModelView) -> Decision {
 
 /// Puts candidates and exclusions together and lets the router look at them.
 fn with_job<T>(gateway: &Gateway, placement: &Placement<'_>, lot: u64, act: impl FnOnce(Moment, &Job<'_>) -> T) -> T {
-    let Placement { overrides, model, prompt, affinity, salt, expected_output_tokens, answer, pin, failed } = placement;
+    let Placement { overrides, model, prompt, ties, salt, expected_output_tokens, answer, pin, failed } = placement;
     let identity = prompt.blocks.as_ref().map_or(Identity::TextPrefix, PromptBlocks::identity);
     let mut candidates = Vec::with_capacity(model.candidates.len());
     let mut excluded: Vec<Excluded> = model.unusable.iter().map(unusable).collect();
@@ -148,7 +148,8 @@ fn with_job<T>(gateway: &Gateway, placement: &Placement<'_>, lot: u64, act: impl
         policy: overrides.policy,
         pin: *pin,
         blocks: prompt.blocks.as_ref(),
-        affinity: *affinity,
+        affinity: ties.keys,
+        prefix_holders: ties.holders.as_deref(),
         prompt_tokens: prompt.tokens,
         expected_output_tokens: *expected_output_tokens,
         answer: *answer,

@@ -28,7 +28,7 @@ use http::{Request, Response, header::EXPECT};
 use hyper::body::Incoming;
 use kv_blocks::{Moment, WorkerId};
 use routing::{
-    Affinity, Answer, Pin,
+    Answer, Pin,
     receipt::{AttemptClass, PromptNote},
 };
 
@@ -40,6 +40,7 @@ pub(crate) use settle::Won;
 
 use self::{
     accept::Call,
+    affinity::Ties,
     decide::{Placed, Placement},
     dispatch::{Content, Failure, LastWord},
     looked_up::LookedUp,
@@ -149,7 +150,7 @@ async fn generate(gateway: &Arc<Gateway>, call: Call, dialect: Dialect, mut sett
     let errand = Errand {
         model,
         prompt,
-        affinity: affinity::of(gateway, &call.overrides, &call.headers, call.body.bytes(), &view),
+        ties: affinity::of(gateway, &call.overrides, &call.headers, call.body.bytes(), &view),
         salt: view.cache_salt.as_deref().map(Arc::from),
         expected_output_tokens: view.max_tokens,
         answer: if view.stream { Answer::Streamed } else { Answer::Whole },
@@ -164,7 +165,7 @@ async fn generate(gateway: &Arc<Gateway>, call: Call, dialect: Dialect, mut sett
 struct Errand {
     model: Arc<ModelView>,
     prompt: identify::Identified,
-    affinity: Affinity,
+    ties: Ties,
     salt: Option<Arc<str>>,
     expected_output_tokens: Option<u32>,
     answer: Answer,
@@ -173,7 +174,7 @@ struct Errand {
 
 /// The stages from the decision on.
 async fn carried(gateway: &Arc<Gateway>, call: Call, errand: Errand, mut settle: Settle) -> Response<ReplyBody> {
-    let Errand { mut model, prompt, affinity, salt, expected_output_tokens, answer, pin } = errand;
+    let Errand { mut model, prompt, ties, salt, expected_output_tokens, answer, pin } = errand;
     let deadline = call.received + gateway.rules.timeout;
     let mut tries = Tries::default();
     loop {
@@ -181,7 +182,7 @@ async fn carried(gateway: &Arc<Gateway>, call: Call, errand: Errand, mut settle:
             overrides: &call.overrides,
             model: &model,
             prompt: &prompt,
-            affinity,
+            ties: &ties,
             salt: salt.clone(),
             expected_output_tokens,
             answer,

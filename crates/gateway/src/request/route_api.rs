@@ -13,7 +13,7 @@ use fleet::ModelView;
 use http::{HeaderMap, Response};
 use kv_blocks::{Moment, PromptBlocks};
 use routing::{
-    Affinity, Answer, Decision, Pin,
+    Answer, Decision, Pin,
     receipt::{Receipt, Timing, Verdict},
 };
 use serde::Serialize;
@@ -23,7 +23,7 @@ use self::body::Asked;
 use super::{
     about,
     accept::{Call, Overrides},
-    affinity,
+    affinity::{self, Ties},
     decide::{self, Placed, Placement},
     dispatch,
     identify::Identified,
@@ -129,7 +129,7 @@ struct Asking<'a> {
     pin: Option<Pin>,
     exclude: Vec<Pin>,
     prompt: Identified,
-    affinity: Affinity,
+    ties: Ties,
     salt: Option<Arc<str>>,
     timing: Timing,
 }
@@ -157,8 +157,8 @@ impl<'a> Asking<'a> {
         };
         let timing = Timing { accept, render: prompt.render_us, tokenize: prompt.tokenize_us, ..Timing::default() };
         let salt = asked.view.cache_salt.as_deref().map(Arc::from);
-        let affinity = affinity::of(gateway, &asked.overrides, headers, bytes, &asked.view);
-        Ok(Self { gateway, asked, received, model, pin, exclude, prompt, affinity, salt, timing })
+        let ties = affinity::of(gateway, &asked.overrides, headers, bytes, &asked.view);
+        Ok(Self { gateway, asked, received, model, pin, exclude, prompt, ties, salt, timing })
     }
 
     fn placement(&self) -> Placement<'_> {
@@ -166,7 +166,7 @@ impl<'a> Asking<'a> {
             overrides: &self.asked.overrides,
             model: &self.model,
             prompt: &self.prompt,
-            affinity: self.affinity,
+            ties: &self.ties,
             salt: self.salt.clone(),
             expected_output_tokens: self.asked.expected_output_tokens,
             // Whoever sends it says when the prompt is computed.

@@ -17,6 +17,7 @@ use serde::Serialize;
 use super::{
     Errand, about,
     accept::Call,
+    affinity::Ties,
     carried, decide,
     identify::{Identified, cost_of, cost_of_objects, text_of},
     refused,
@@ -156,15 +157,8 @@ async fn forwarded(
     let view = dialect::RequestView { model: (&*model.id).into(), ..dialect::RequestView::default() };
     settle.about(about(&view, &model, call.overrides.priority, &prompt));
     let answer = Answer::Whole;
-    let errand = Errand {
-        model,
-        prompt,
-        affinity: routing::Affinity::default(),
-        salt: None,
-        expected_output_tokens: Some(0),
-        answer,
-        pin,
-    };
+    let errand =
+        Errand { model, prompt, ties: Ties::default(), salt: None, expected_output_tokens: Some(0), answer, pin };
     carried(gateway, call, errand, settle).await
 }
 

@@ -7,7 +7,6 @@ mod events;
 mod many_threads;
 mod memory;
 mod prepared;
-mod scoring;
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 

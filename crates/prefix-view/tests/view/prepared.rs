@@ -5,8 +5,7 @@ use std::{sync::Arc, time::Duration};
 use contract_id::contract;
 use kv_blocks::Moment;
 use prefix_view::{
-    Candidate, Cleared, Holder, PrefixEvent, PrefixHash, PrefixIndex, PreparedQueries, Recorded, Scorer,
-    ScoringSettings, Unavailable, ViewStats,
+    Cleared, Holder, PrefixEvent, PrefixHash, PrefixIndex, PreparedQueries, Recorded, Unavailable, ViewStats,
 };
 
 use crate::{created, prefix, room_for};
@@ -98,19 +97,14 @@ impl PrefixIndex for Unreachable {
 
 #[test]
 #[contract("CK65")]
-fn a_view_that_does_not_answer_leaves_the_choice_to_others_and_is_not_asked_at_every_request() {
+fn a_view_that_does_not_answer_knows_nobody_and_is_not_asked_at_every_request() {
     let prepared = PreparedQueries::default();
-    let scorer = Scorer::new(ScoringSettings::default()).unwrap();
-    let candidate = Candidate { backend: "w1", in_flight: 0, recent_requests: 0, recent_successes: 0 };
     for now in [0, 50, 99] {
-        let holders = prepared.prepare(&Unreachable, &prefix(1), ms(now));
-        let verdict = scorer.score(&holders, 1_000, &[candidate]);
-        assert_eq!((verdict.decides, verdict.scores), (false, vec![0.0]));
+        assert!(prepared.prepare(&Unreachable, &prefix(1), ms(now)).is_empty());
     }
     assert_eq!(prepared.failures(), 1);
     // It is back.
     let index = room_for(100);
     created(&index, "w1", 1, 640, ms(0));
-    let holders = prepared.prepare(&index, &prefix(1), ms(100));
-    assert!(scorer.score(&holders, 1_000, &[candidate]).decides);
+    assert_eq!(prepared.prepare(&index, &prefix(1), ms(100)).len(), 1);
 }

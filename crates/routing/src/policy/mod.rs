@@ -7,9 +7,10 @@ use std::{fmt, str::FromStr};
 
 use kv_blocks::{Target, WorkerId};
 
-use crate::{Affinity, MediumWeights, Rates, RoutingSettings, TargetLoad, survey::Surveyed};
+use crate::{Affinity, MediumWeights, PrefixHolder, Rates, RoutingSettings, TargetLoad, survey::Surveyed};
 
 mod cache_aware;
+mod composite;
 mod consistent_hash;
 mod dynamo_cost;
 mod kv_aware;
@@ -53,11 +54,15 @@ pub enum Policy {
     LeastLatency,
     /// The longest cached prefix where it is long and load is even, else the least loaded.
     CacheAware,
+    /// The best score of cache, load and health.
+    Composite,
+    /// The same where enough is cached, else the owner of the prompt's beginning.
+    Continuum,
 }
 
 impl Policy {
     /// Every policy.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::RoundRobin,
         Self::Random,
         Self::LeastLoaded,
@@ -71,6 +76,8 @@ impl Policy {
         Self::WeightedRoundRobin,
         Self::LeastLatency,
         Self::CacheAware,
+        Self::Composite,
+        Self::Continuum,
     ];
 
     /// The name used in configuration, headers and receipts.
@@ -89,6 +96,8 @@ impl Policy {
             Self::WeightedRoundRobin => "weighted_round_robin",
             Self::LeastLatency => "least_latency",
             Self::CacheAware => "cache_aware",
+            Self::Composite => "composite",
+            Self::Continuum => "continuum",
         }
     }
 
@@ -103,15 +112,42 @@ impl Policy {
 
     /// Whether it goes by an [`Affinity`].
     pub fn is_keyed(self) -> bool {
-        matches!(self, Self::PrefixHash | Self::RendezvousHash | Self::ConsistentHash)
+        matches!(
+            self,
+            Self::PrefixHash | Self::RendezvousHash | Self::ConsistentHash | Self::Composite | Self::Continuum
+        )
     }
 
-    /// The policy whose rule decides on a request with `affinity`: this one, or `fallback` where it needs a key that the
-    /// request has not.
-    pub(crate) fn ruling(self, affinity: &Affinity, fallback: Self) -> Self {
-        match (self, affinity.prefix_key, fallback) {
-            (Self::PrefixHash, None, Self::PrefixHash) => Self::LeastLoaded,
-            (Self::PrefixHash, None, fallback) => fallback,
+    /// Whether it goes by who holds the prompt's beginning ([`crate::Job::prefix_holders`]).
+    pub fn asks_for_holders(self) -> bool {
+        matches!(self, Self::Composite | Self::Continuum)
+    }
+
+    /// Whether a request that asked for this policy was not placed by its own rules but by `ruling`'s.
+    pub(crate) fn fell_back_to(self, ruling: Self) -> bool {
+        ruling != self && !(self == Self::Continuum && matches!(ruling, Self::Composite | Self::PrefixHash))
+    }
+
+    /// The policy whose rule decides on this request: this one, or another where it needs a key that the request has not,
+    /// or a score that says nothing (`scored`).
+    pub(crate) fn ruling(
+        self,
+        settings: &RoutingSettings,
+        scene: &Scene<'_>,
+        scored: impl Fn(&Scene<'_>) -> bool,
+    ) -> Self {
+        let fallback = match settings.fallback {
+            Self::PrefixHash | Self::Composite | Self::Continuum => Self::LeastLoaded,
+            fallback => fallback,
+        };
+        let keyed = scene.affinity.prefix_key.is_some();
+        match self {
+            Self::PrefixHash if !keyed => fallback,
+            Self::Composite if !scored(scene) => fallback,
+            // Its score is made of streams of prefixes alone.
+            Self::Continuum if scene.prefix_holders.is_some() && scored(scene) => Self::Composite,
+            Self::Continuum if keyed && settings.continuum_ring => Self::PrefixHash,
+            Self::Continuum => fallback,
             _ => self,
         }
     }
@@ -215,6 +251,8 @@ impl Terms {
 pub(crate) struct Scene<'a> {
     pub(crate) random: u64,
     pub(crate) affinity: Affinity,
+    /// Who holds the prompt's beginning, by streams that name whole prefixes; `None`: there are none.
+    pub(crate) prefix_holders: Option<&'a [PrefixHolder]>,
     /// Weight of cached prefixes; 0 balances load alone.
     pub(crate) overlap_weight: f64,
     pub(crate) medium_weights: MediumWeights,
@@ -266,6 +304,8 @@ pub(crate) struct Standing {
     pub(crate) rates: Rates,
     /// Mean time to its worker's first tokens lately.
     pub(crate) first_token_ms: Option<f64>,
+    /// Share of its worker's requests of the last minute that it took.
+    pub(crate) health: f64,
 }
 
 /// What a policy thinks of one candidate.
@@ -336,6 +376,7 @@ pub(crate) struct Rules {
     weighted_round_robin: weighted_round_robin::WeightedRoundRobin,
     least_latency: least_latency::LeastLatency,
     cache_aware: cache_aware::CacheAware,
+    composite: composite::Composite,
 }
 
 impl Rules {
@@ -354,7 +395,13 @@ impl Rules {
             weighted_round_robin: Default::default(),
             least_latency: Default::default(),
             cache_aware: cache_aware::CacheAware::new(settings.cache_aware),
+            composite: composite::Composite::new(settings.scoring),
         }
+    }
+
+    /// Whether the score of `composite` says anything of this request.
+    pub(crate) fn scored(&self, scene: &Scene<'_>) -> bool {
+        self.composite.decides(scene)
     }
 
     pub(crate) fn of(&mut self, policy: Policy) -> &mut dyn Rule {
@@ -372,6 +419,8 @@ impl Rules {
             Policy::WeightedRoundRobin => &mut self.weighted_round_robin,
             Policy::LeastLatency => &mut self.least_latency,
             Policy::CacheAware => &mut self.cache_aware,
+            // Who rules under `continuum` is one of the others.
+            Policy::Composite | Policy::Continuum => &mut self.composite,
         }
     }
 

@@ -11,7 +11,7 @@ use kv_blocks::{
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
     Affinity, Answer, CacheSource, Candidate, Decision, Dispatch, Excluded, Job, NoStopwatch, Overrides, Pin, Plan,
-    Policy, PotentialLoad, Refusal, Router, RoutingSettings, Tiers,
+    Policy, PotentialLoad, PrefixHolder, Refusal, Router, RoutingSettings, Tiers,
 };
 
 pub(crate) const BLOCK: u32 = 16;
@@ -62,6 +62,7 @@ pub(crate) struct Ask {
     pub(crate) output: Option<u32>,
     pub(crate) answer: Answer,
     pub(crate) affinity: Affinity,
+    pub(crate) prefix_holders: Option<Vec<PrefixHolder>>,
 }
 
 pub(crate) fn ask(tokens: Vec<u32>) -> Ask {
@@ -74,6 +75,7 @@ pub(crate) fn ask(tokens: Vec<u32>) -> Ask {
         output: None,
         answer: Answer::Streamed,
         affinity: Affinity::default(),
+        prefix_holders: None,
     }
 }
 
@@ -178,6 +180,7 @@ impl Fleet {
             pin: ask.pin,
             blocks: Some(&blocks),
             affinity: ask.affinity,
+            prefix_holders: ask.prefix_holders.as_deref(),
             prompt_tokens: blocks.token_count(),
             expected_output_tokens: ask.output,
             answer: ask.answer,

@@ -1,0 +1,90 @@
+//! How often workers took what they were given, over the last minute.
+
+use std::{collections::HashMap, time::Duration};
+
+use kv_blocks::{Moment, WorkerId};
+
+/// The minute, in parts that are forgotten one at a time.
+const PARTS: usize = 6;
+const PART: Duration = Duration::from_secs(10);
+
+/// Every worker's minute. Bounded: one entry per worker that has not been forgotten.
+#[derive(Debug, Default)]
+pub(crate) struct HealthBook {
+    workers: HashMap<WorkerId, Minute>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Minute([Part; PARTS]);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Part {
+    number: u64,
+    taken: u32,
+    all: u32,
+}
+
+fn number(now: Moment) -> u64 {
+    now.since_start().as_secs() / PART.as_secs()
+}
+
+impl HealthBook {
+    /// A request ended at `worker`; `taken`: it had it.
+    pub(crate) fn observe(&mut self, now: Moment, worker: WorkerId, taken: bool) {
+        let number = number(now);
+        let minute = self.workers.entry(worker).or_default();
+        #[allow(clippy::cast_possible_truncation, reason = "the remainder is small")]
+        let part = &mut minute.0[(number % PARTS as u64) as usize];
+        if part.number != number {
+            *part = Part { number, ..Part::default() };
+        }
+        part.all = part.all.saturating_add(1);
+        part.taken = part.taken.saturating_add(u32::from(taken));
+    }
+
+    /// Its share of requests taken; one that was given none is taken for a good one.
+    pub(crate) fn of(&self, now: Moment, worker: WorkerId) -> f64 {
+        let number = number(now);
+        let Some(minute) = self.workers.get(&worker) else { return 1.0 };
+        let lately = minute.0.iter().filter(|part| number - part.number.min(number) < PARTS as u64);
+        let (taken, all) =
+            lately.fold((0u64, 0u64), |(taken, all), part| (taken + u64::from(part.taken), all + u64::from(part.all)));
+        if all == 0 { 1.0 } else { taken as f64 / all as f64 }
+    }
+
+    pub(crate) fn forget(&mut self, worker: WorkerId) {
+        self.workers.remove(&worker);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    #[test]
+    #[contract("CK58")]
+    fn only_the_last_minute_counts_and_no_request_is_a_good_one() {
+        let at = |seconds| Moment::at(Duration::from_secs(seconds));
+        let (one, other) = (WorkerId(1), WorkerId(2));
+        let mut book = HealthBook::default();
+        assert!((book.of(at(0), one) - 1.0).abs() < 1e-9);
+        book.observe(at(5), one, false);
+        book.observe(at(12), one, true);
+        book.observe(at(13), one, true);
+        book.observe(at(14), one, false);
+        let is =
+            |book: &HealthBook, now, expected: f64| assert!((book.of(at(now), one) - expected).abs() < 1e-9, "{now}");
+        is(&book, 15, 0.5);
+        is(&book, 59, 0.5);
+        is(&book, 60, 2.0 / 3.0);
+        is(&book, 70, 1.0);
+        assert!((book.of(at(15), other) - 1.0).abs() < 1e-9);
+        // The place of a part that is over is used again.
+        book.observe(at(72), one, false);
+        is(&book, 72, 0.0);
+        book.forget(one);
+        is(&book, 72, 1.0);
+    }
+}

@@ -1,0 +1,143 @@
+//! From who holds a prefix to one number per candidate: the formula of policy `composite`.
+
+use std::sync::Arc;
+
+use crate::Policy;
+
+/// A worker that holds the beginning of a prompt, as streams that name whole prefixes say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrefixHolder {
+    /// Its name.
+    pub worker: Arc<str>,
+    /// Tokens it has cached for the prefix.
+    pub tokens: u32,
+    /// In the accelerator's memory; otherwise in external storage.
+    pub hot: bool,
+}
+
+/// What is compared with the threshold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OverlapMeasure {
+    /// The part of this prompt that the best worker has cached.
+    #[default]
+    PromptFraction,
+    /// The best worker's tokens beside the most that any has, times the weight of their tier, as in the published
+    /// formula. It is at least the tier's weight as soon as anybody holds anything, so a threshold hardly bites.
+    Relative,
+}
+
+/// Weights of the formula (`kv_cache_index.scoring`), each 0..1; the first three make 1. The configuration checks that.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ScoringSettings {
+    /// What is compared with `min_overlap_threshold`.
+    pub overlap_measure: OverlapMeasure,
+    /// Weight of what a worker has cached.
+    pub overlap_weight: f64,
+    /// Weight of how little it has to do.
+    pub load_weight: f64,
+    /// Weight of how often it succeeded of late.
+    pub health_weight: f64,
+    /// From here on the scores decide.
+    pub min_overlap_threshold: f64,
+    /// What a token counts that is in the accelerator's memory.
+    pub gpu_tier_weight: f64,
+    /// What a token counts that is in external storage.
+    pub storage_tier_weight: f64,
+}
+
+impl Default for ScoringSettings {
+    fn default() -> Self {
+        Self {
+            overlap_measure: OverlapMeasure::default(),
+            overlap_weight: 0.6,
+            load_weight: 0.3,
+            health_weight: 0.1,
+            min_overlap_threshold: 0.3,
+            gpu_tier_weight: 1.0,
+            storage_tier_weight: 0.6,
+        }
+    }
+}
+
+/// A candidate as the formula sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Scorable {
+    /// Tokens it has cached, and whether they are hot.
+    pub held: Option<(u32, bool)>,
+    /// Requests it is serving.
+    pub in_flight: u32,
+    /// Share of its requests of the last minute that it took; 1 without any.
+    pub health: f64,
+}
+
+/// What the formula says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scores {
+    /// What was compared with the threshold, 0..1.
+    pub overlap: f64,
+    /// Whether the scores decide; if not, somebody else does.
+    pub decides: bool,
+    /// One score per candidate, in their order, higher is better, 0..1; all 0 if they do not decide.
+    pub scores: Vec<f64>,
+}
+
+/// Requests under `composite` and `continuum`, by who decided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScoredCounts {
+    /// The score.
+    pub scored: u64,
+    /// The ring, or another policy.
+    pub fallback: u64,
+}
+
+impl ScoredCounts {
+    pub(crate) fn count(&mut self, ruling: Policy) {
+        if ruling == Policy::Composite { self.scored += 1 } else { self.fallback += 1 }
+    }
+}
+
+impl ScoringSettings {
+    /// `overlap_weight * (raw * tier) + load_weight * (1 - load) + health_weight * health` for each candidate.
+    ///
+    /// `raw` is a candidate's cached tokens beside the most that any has, `load` its requests in flight beside the most
+    /// that any has; 0 of 0 is 0. Source: contract CK57 to CK62.
+    ///
+    /// ```
+    /// use routing::{Scorable, ScoringSettings};
+    ///
+    /// let idle = Scorable { held: None, in_flight: 0, health: 1.0 };
+    /// let scores = ScoringSettings::default().scores(1024, &[Scorable { held: Some((512, true)), ..idle }, idle]);
+    /// assert!(scores.decides);
+    /// assert!(scores.scores[0] > scores.scores[1]);
+    /// ```
+    pub fn scores(&self, prompt_tokens: u32, candidates: &[Scorable]) -> Scores {
+        let held = || candidates.iter().filter_map(|candidate| candidate.held);
+        let most_tokens = held().map(|(tokens, _)| tokens).max().unwrap_or(0);
+        let overlap_of = |(tokens, hot)| share(tokens, most_tokens) * self.tier_weight(hot);
+        let overlap = match self.overlap_measure {
+            // Streams may know of more tokens than this prompt has.
+            OverlapMeasure::PromptFraction => share(most_tokens, prompt_tokens).min(1.0),
+            OverlapMeasure::Relative => held().map(overlap_of).fold(0.0, f64::max),
+        };
+        let decides = overlap >= self.min_overlap_threshold;
+        if !decides {
+            return Scores { overlap, decides, scores: vec![0.0; candidates.len()] };
+        }
+        let most_in_flight = candidates.iter().map(|candidate| candidate.in_flight).max().unwrap_or(0);
+        let score = |candidate: &Scorable| {
+            self.overlap_weight * candidate.held.map_or(0.0, overlap_of)
+                + self.load_weight * (1.0 - share(candidate.in_flight, most_in_flight))
+                + self.health_weight * candidate.health
+        };
+        Scores { overlap, decides, scores: candidates.iter().map(score).collect() }
+    }
+
+    fn tier_weight(&self, hot: bool) -> f64 {
+        if hot { self.gpu_tier_weight } else { self.storage_tier_weight }
+    }
+}
+
+/// `part / whole`; nothing of nothing is nothing.
+fn share(part: u32, whole: u32) -> f64 {
+    if whole == 0 { 0.0 } else { f64::from(part) / f64::from(whole) }
+}
