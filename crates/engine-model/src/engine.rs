@@ -4,40 +4,17 @@
 //! come first served. A block is named, and so reusable and announced, in the step that schedules its last token.
 //! Announcements leave with the end of that step.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, ops::Range, time::Duration};
 
-use kv_blocks::{BlockSize, EngineHash, Moment, Tier};
+use kv_blocks::{EngineHash, Moment, Tier};
 
 use crate::{
-    CacheEvent, Emitted, EngineStats, Request, RequestId, SubmitError, Timing,
-    host_tier::{HostTier, Offloaded},
+    Allocation, CacheEvent, Emitted, EngineSettings, EngineStats, NamedRequest, Request, RequestId, SubmitError,
+    host_tier::{HostTier, announce_offload},
+    plan::{OpenStep, Plan},
     pool::{BlockId, BlockPool},
-    profile::StepWork,
     sequence::{KeepTokens, Sequence},
 };
-
-/// What one engine is made of.
-#[derive(Clone, Debug)]
-pub struct EngineSettings {
-    /// Tokens per block.
-    pub block_size: BlockSize,
-    /// Blocks on the device.
-    pub device_blocks: u32,
-    /// Blocks in host memory; 0: no host tier.
-    pub host_blocks: u32,
-    /// Whether blocks are kept for later requests; without it nothing is ever found, named or announced.
-    pub prefix_caching: bool,
-    /// Most sequences in a batch.
-    pub max_num_seqs: u32,
-    /// Most tokens in a step.
-    pub max_num_batched_tokens: u32,
-    /// How long things take.
-    pub timing: Timing,
-    /// Changes every reply.
-    pub seed: u64,
-    /// Tokens that replies are made of.
-    pub alphabet: Arc<[u32]>,
-}
 
 /// What the engine does from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,19 +49,6 @@ pub struct Engine {
     stats: EngineStats,
 }
 
-#[derive(Debug)]
-struct OpenStep {
-    duration: Duration,
-    /// In the order of `running`.
-    chunks: Vec<Chunk>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Chunk {
-    id: RequestId,
-    tokens: u32,
-}
-
 /// What the cache holds of a waiting sequence.
 struct Prefix {
     device: Vec<BlockId>,
@@ -110,17 +74,35 @@ impl Engine {
     ///
     /// The queue is bounded by the caller, as in the real engine.
     pub fn submit(&mut self, now: Moment, request: Request) -> Result<(), SubmitError> {
-        if request.prompt.is_empty() || request.output_tokens == 0 {
+        self.fits(request.prompt.len() as u64, request.output_tokens)?;
+        let ready_at = now + self.settings.timing.overhead();
+        self.waiting.push_back(Sequence::spelled(
+            request,
+            ready_at,
+            self.settings.seed,
+            self.settings.alphabet.clone(),
+        ));
+        Ok(())
+    }
+
+    /// The same for a request of which the blocks' names are known and nothing else.
+    pub fn submit_named(&mut self, now: Moment, request: NamedRequest) -> Result<(), SubmitError> {
+        self.fits(u64::from(request.prompt_tokens), request.output_tokens)?;
+        let ready_at = now + self.settings.timing.overhead();
+        self.waiting.push_back(Sequence::named(request, ready_at));
+        Ok(())
+    }
+
+    fn fits(&self, prompt_tokens: u64, output_tokens: u32) -> Result<(), SubmitError> {
+        if prompt_tokens == 0 || output_tokens == 0 {
             return Err(SubmitError::Empty);
         }
-        let tokens = request.prompt.len() as u64 + u64::from(request.output_tokens);
+        let tokens = prompt_tokens + u64::from(output_tokens);
         let capacity = self.capacity_tokens();
         // The second bound keeps positions in u32, whatever the pool's size.
         if tokens > capacity.min(u64::from(u32::MAX)) {
             return Err(SubmitError::TooLong { tokens, capacity });
         }
-        let ready_at = now + self.settings.timing.overhead();
-        self.waiting.push_back(Sequence::new(request, ready_at, self.settings.seed, self.settings.alphabet.clone()));
         Ok(())
     }
 
@@ -169,11 +151,14 @@ impl Engine {
                 continue;
             };
             place += offset;
+            self.running[place].computed += chunk.tokens;
+            if self.settings.allocation == Allocation::Reserved {
+                self.name_filled(place, self.running[place].computed);
+            }
             let sequence = &mut self.running[place];
-            sequence.computed += chunk.tokens;
             if sequence.computed == sequence.len() {
                 if sequence.emitted == 0 {
-                    self.stats.prompt_tokens += sequence.request.prompt.len() as u64;
+                    self.stats.prompt_tokens += u64::from(sequence.prompt_tokens);
                 }
                 let (token, finish) = sequence.generate();
                 self.stats.generated_tokens += 1;
@@ -294,8 +279,11 @@ impl Engine {
             let tokens = (sequence.len() - sequence.computed).min(plan.budget);
             self.running.push(sequence);
             let place = self.running.len() - 1;
-            let grown = self.grow(place, tokens);
-            debug_assert!(grown, "there was room for the whole prompt");
+            let grown = match self.settings.allocation {
+                Allocation::Growing => self.grow(place, tokens),
+                Allocation::Reserved => self.take_blocks(place, self.running[place].longest()),
+            };
+            debug_assert!(grown, "there was room for all that admission asks for");
             plan.add(&self.running[place], tokens, &self.settings.timing, &mut self.stats);
         }
     }
@@ -314,9 +302,14 @@ impl Engine {
         Prefix { device, host_blocks }
     }
 
-    /// Whether the whole sequence as it stands fits: half a prompt in the pool helps nobody.
+    /// Whether the whole sequence as it stands fits, with its reply where that is reserved: half a prompt in the pool
+    /// helps nobody.
     fn has_room(&self, sequence: &Sequence, prefix: &Prefix) -> bool {
-        let blocks = sequence.len().div_ceil(self.settings.block_size.tokens()) as usize;
+        let tokens = match self.settings.allocation {
+            Allocation::Growing => sequence.len(),
+            Allocation::Reserved => sequence.longest(),
+        };
+        let blocks = tokens.div_ceil(self.settings.block_size.tokens()) as usize;
         let revived = prefix.device.iter().filter(|id| self.pool.is_free(**id)).count();
         self.pool.free() - revived >= blocks - prefix.device.len()
     }
@@ -350,10 +343,21 @@ impl Engine {
     /// Makes room for `tokens` more tokens of a running sequence and names the blocks they fill; false, and nothing
     /// changed, if blocks are short.
     fn grow(&mut self, place: usize, tokens: u32) -> bool {
-        let size = self.settings.block_size;
+        let end = self.running[place].computed + tokens;
+        if !self.take_blocks(place, end) {
+            return false;
+        }
+        if self.settings.allocation == Allocation::Growing {
+            self.name_filled(place, end);
+        }
+        true
+    }
+
+    /// Gives a running sequence the blocks for its first `end` tokens; false, and nothing changed, if there are too few.
+    fn take_blocks(&mut self, place: usize, end: u32) -> bool {
+        let blocks = end.div_ceil(self.settings.block_size.tokens()) as usize;
         let sequence = &mut self.running[place];
-        let end = sequence.computed + tokens;
-        let missing = (end.div_ceil(size.tokens()) as usize).saturating_sub(sequence.blocks.len());
+        let missing = blocks.saturating_sub(sequence.blocks.len());
         if missing > self.pool.free() {
             return false;
         }
@@ -369,34 +373,51 @@ impl Engine {
                 self.events.push(CacheEvent::Removed { hash, tier: Tier::Device });
             }
         }
-        self.name_filled(place, size.whole_blocks(end) as usize);
         true
     }
 
-    /// Names the blocks of a running sequence up to `whole`, announcing them as one event.
-    fn name_filled(&mut self, place: usize, whole: usize) {
+    /// Names the blocks that the first `end` tokens of a running sequence fill, announcing each stretch as one event.
+    fn name_filled(&mut self, place: usize, end: u32) {
         if !self.settings.prefix_caching {
             return;
         }
         let size = self.settings.block_size;
         let keep = if self.host.is_on() { KeepTokens::Yes } else { KeepTokens::No };
         let sequence = &mut self.running[place];
-        let first = sequence.named_blocks;
+        let (first, whole) = (sequence.named_blocks, sequence.nameable(end, size));
         if whole <= first {
             return;
         }
-        let names = sequence.names(whole, size);
-        let (hashes, parent) = (names[first..].to_vec(), first.checked_sub(1).map(|before| names[before]));
-        for block in first..whole {
-            self.pool.name(sequence.blocks[block], sequence.content(block, size, keep));
-        }
+        sequence.names(whole, size);
         sequence.named_blocks = whole;
+        let mut stretch = first..first;
+        for block in first..whole {
+            let sequence = &self.running[place];
+            let content = sequence.content(block, size, keep);
+            let copy = self.settings.allocation == Allocation::Reserved && self.pool.find(content.hash).is_some();
+            if copy {
+                self.announce(place, stretch);
+                stretch = block + 1..block + 1;
+            } else {
+                self.pool.name(sequence.blocks[block], content);
+                stretch.end = block + 1;
+            }
+        }
+        self.announce(place, stretch);
+    }
+
+    /// Announces named blocks of a running sequence.
+    fn announce(&mut self, place: usize, blocks: Range<usize>) {
+        if blocks.is_empty() {
+            return;
+        }
+        let sequence = &self.running[place];
         self.events.push(CacheEvent::Stored {
-            hashes,
-            parent,
-            tokens: sequence.tokens[first * size.len()..whole * size.len()].to_vec(),
-            lora: sequence.request.lora.clone(),
-            salt: if first == 0 { sequence.request.salt.clone() } else { None },
+            hashes: blocks.clone().map(|block| sequence.name(block)).collect(),
+            parent: blocks.start.checked_sub(1).map(|before| sequence.name(before)),
+            tokens: sequence.spelled_blocks(blocks.clone(), self.settings.block_size),
+            lora: sequence.lora.clone(),
+            salt: if blocks.start == 0 { sequence.salt.clone() } else { None },
             tier: Tier::Device,
         });
     }
@@ -404,45 +425,10 @@ impl Engine {
     /// Last block first: the end of a sequence is the least likely to be asked for again.
     fn release(&mut self, blocks: Vec<BlockId>) {
         for id in blocks.into_iter().rev() {
-            self.pool.release(id);
-        }
-    }
-}
-
-fn announce_offload(offloaded: Offloaded, events: &mut Vec<CacheEvent>) {
-    if let Some(hash) = offloaded.dropped {
-        events.push(CacheEvent::Removed { hash, tier: Tier::Host });
-    }
-    if let Some(content) = offloaded.added {
-        events.push(CacheEvent::Stored {
-            hashes: vec![content.hash],
-            parent: content.parent,
-            tokens: content.tokens.into_vec(),
-            lora: content.lora,
-            salt: content.salt,
-            tier: Tier::Host,
-        });
-    }
-}
-
-/// A step in the making.
-#[derive(Default)]
-struct Plan {
-    budget: u32,
-    work: StepWork,
-    chunks: Vec<Chunk>,
-}
-
-impl Plan {
-    fn add(&mut self, sequence: &Sequence, tokens: u32, timing: &Timing, stats: &mut EngineStats) {
-        self.budget = self.budget.saturating_sub(tokens);
-        self.chunks.push(Chunk { id: sequence.id(), tokens });
-        if sequence.is_decoding() {
-            self.work.decoding += 1;
-            self.work.kv_tokens += u64::from(sequence.len());
-        } else {
-            self.work.prefill_ms += timing.prefill_ms(sequence.computed, sequence.computed + tokens);
-            stats.computed_tokens += u64::from(tokens);
+            match self.settings.allocation {
+                Allocation::Growing => self.pool.release(id),
+                Allocation::Reserved => self.pool.release_empty_first(id),
+            }
         }
     }
 }

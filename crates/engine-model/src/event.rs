@@ -13,7 +13,7 @@ pub enum CacheEvent {
         hashes: Vec<EngineHash>,
         /// The block before the first one; `None` starts a sequence.
         parent: Option<EngineHash>,
-        /// `hashes.len()` blocks of tokens.
+        /// `hashes.len()` blocks of tokens; none where the request named its blocks.
         tokens: Vec<u32>,
         /// LoRA adapter by name.
         lora: Option<Arc<str>>,

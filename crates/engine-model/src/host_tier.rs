@@ -4,9 +4,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use kv_blocks::EngineHash;
+use kv_blocks::{EngineHash, Tier};
 
-use crate::pool::BlockContent;
+use crate::{CacheEvent, pool::BlockContent};
 
 /// Blocks in host memory.
 #[derive(Debug)]
@@ -77,5 +77,22 @@ impl HostTier {
     pub(crate) fn clear(&mut self) {
         self.held.clear();
         self.by_use.clear();
+    }
+}
+
+/// What the engine says of it.
+pub(crate) fn announce_offload(offloaded: Offloaded, events: &mut Vec<CacheEvent>) {
+    if let Some(hash) = offloaded.dropped {
+        events.push(CacheEvent::Removed { hash, tier: Tier::Host });
+    }
+    if let Some(content) = offloaded.added {
+        events.push(CacheEvent::Stored {
+            hashes: vec![content.hash],
+            parent: content.parent,
+            tokens: content.tokens.into_vec(),
+            lora: content.lora,
+            salt: content.salt,
+            tier: Tier::Host,
+        });
     }
 }

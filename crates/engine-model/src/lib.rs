@@ -10,16 +10,19 @@
 mod engine;
 mod event;
 mod host_tier;
+mod plan;
 mod pool;
 mod profile;
 mod reply;
 mod request;
 mod sequence;
+mod settings;
 mod stats;
 
-pub use engine::{Engine, EngineSettings, Next, StepOutcome};
+pub use engine::{Engine, Next, StepOutcome};
 pub use event::CacheEvent;
 pub use profile::{Profile, Timing};
 pub use reply::ReplyStream;
-pub use request::{Emitted, Finish, Request, RequestId, SubmitError};
+pub use request::{Emitted, Finish, NamedRequest, Request, RequestId, SubmitError};
+pub use settings::{Allocation, EngineSettings};
 pub use stats::EngineStats;

@@ -109,6 +109,16 @@ impl BlockPool {
         }
     }
 
+    /// The same, except that a block without a name becomes the next to be taken: nothing is lost with it.
+    pub(crate) fn release_empty_first(&mut self, id: BlockId) {
+        let block = self.block_mut(id);
+        if block.content.is_some() || block.references > 1 {
+            return self.release(id);
+        }
+        block.references = 0;
+        self.prepend(id);
+    }
+
     /// Forgets every name, of blocks in use too.
     pub(crate) fn forget_names(&mut self) {
         self.copies.clear();
@@ -143,6 +153,17 @@ impl BlockPool {
         }
         let block = self.block_mut(id);
         (block.before, block.after) = (newest, None);
+        self.free += 1;
+    }
+
+    fn prepend(&mut self, id: BlockId) {
+        let oldest = self.oldest.replace(id);
+        match oldest {
+            Some(oldest) => self.block_mut(oldest).before = Some(id),
+            None => self.newest = Some(id),
+        }
+        let block = self.block_mut(id);
+        (block.before, block.after) = (None, oldest);
         self.free += 1;
     }
 
@@ -193,6 +214,21 @@ mod tests {
         let evicted: Vec<_> = (0..3).map(|_| pool.take().unwrap().1.unwrap().hash.0).collect();
         assert_eq!(evicted, [2, 1, 3]);
         assert_eq!(pool.named(), 0);
+    }
+
+    #[test]
+    fn an_empty_block_can_be_taken_before_any_that_holds_something() {
+        let mut pool = BlockPool::new(3);
+        let named = taken(&mut pool, 1);
+        let (empty, _) = pool.take().unwrap();
+        let (last, _) = pool.take().unwrap();
+        for id in [named, empty, last] {
+            pool.release_empty_first(id);
+        }
+        assert_eq!(pool.free(), 3);
+        let order: Vec<_> = (0..3).map(|_| pool.take().unwrap().0).collect();
+        assert_eq!(order, [last, empty, named]);
+        assert!(pool.take().is_none());
     }
 
     #[test]

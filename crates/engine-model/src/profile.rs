@@ -94,6 +94,12 @@ impl Profile {
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|profile| profile.name == name).copied()
     }
+
+    /// Time that tokens `start..end` of a prompt take, in ms, without the step they are computed in.
+    pub fn prefill_ms_of(&self, start: u32, end: u32) -> f64 {
+        let (start, end) = (f64::from(start), f64::from(end));
+        self.prefill_ms * (end - start) + self.attention_ms * (end * end - start * start)
+    }
 }
 
 /// A profile as one engine runs it.
@@ -160,8 +166,7 @@ impl Timing {
 
     /// Prefill of tokens `start..end`, unscaled ms.
     pub(crate) fn prefill_ms(&self, start: u32, end: u32) -> f64 {
-        let (start, end) = (f64::from(start), f64::from(end));
-        self.profile.prefill_ms * (end - start) + self.profile.attention_ms * (end * end - start * start)
+        self.profile.prefill_ms_of(start, end)
     }
 
     pub(crate) fn step(&self, work: StepWork) -> Duration {

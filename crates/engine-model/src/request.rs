@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use kv_blocks::EngineHash;
+
 /// Names a request for as long as its engine lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
@@ -21,6 +23,22 @@ pub struct Request {
     pub lora: Option<Arc<str>>,
     /// Cache salt: part of the first block's hash, and so of every later one's.
     pub salt: Option<Arc<str>>,
+}
+
+/// A generation to run of which nobody knows the text, as in traces: its blocks are known by name.
+///
+/// Nothing of its reply has a name, so no later request finds it; the reply's tokens are all 0.
+#[derive(Clone, Debug)]
+pub struct NamedRequest {
+    /// Chosen by the caller, never used twice.
+    pub id: RequestId,
+    /// Tokens of the prompt; at least one.
+    pub prompt_tokens: u32,
+    /// What the prompt's blocks are called, first block first: the same name, the same tokens and the same blocks before
+    /// it. A last block that the prompt fills in part may have a name too.
+    pub blocks: Arc<[EngineHash]>,
+    /// Tokens to generate; at least one.
+    pub output_tokens: u32,
 }
 
 /// Why a generation ended.

@@ -1,13 +1,13 @@
 //! One request inside the engine.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use kv_blocks::{BlockSize, EngineHash, HashScheme, Moment, SequenceHash};
 
 use crate::{
     pool::{BlockContent, BlockId},
     reply::ReplyStream,
-    request::{Finish, Request, RequestId},
+    request::{Finish, NamedRequest, Request, RequestId},
 };
 
 /// The engine's own way of naming blocks. Deliberately not the router's scheme: nothing may depend on the two agreeing.
@@ -15,10 +15,13 @@ const NAMES: HashScheme = HashScheme::Xxh3 { seed: 0x656e_6769_6e65 };
 
 #[derive(Debug)]
 pub(crate) struct Sequence {
-    pub(crate) request: Request,
-    reply: ReplyStream,
-    /// Prompt and what was generated.
-    pub(crate) tokens: Vec<u32>,
+    id: RequestId,
+    pub(crate) prompt_tokens: u32,
+    output_tokens: u32,
+    finish: Finish,
+    pub(crate) lora: Option<Arc<str>>,
+    pub(crate) salt: Option<Arc<str>>,
+    text: Text,
     /// Tokens whose KV is there.
     pub(crate) computed: u32,
     pub(crate) blocks: Vec<BlockId>,
@@ -28,35 +31,69 @@ pub(crate) struct Sequence {
     /// Prompt tokens found in the cache; set when first scheduled.
     pub(crate) cached_tokens: Option<u32>,
     pub(crate) ready_at: Moment,
-    /// Names of the whole blocks of `tokens`, as far as anybody asked.
-    names: Vec<EngineHash>,
+}
+
+/// What a sequence says, as far as it is known.
+#[derive(Debug)]
+enum Text {
+    /// Every token.
+    Spelled {
+        /// Prompt and what was generated.
+        tokens: Vec<u32>,
+        reply: ReplyStream,
+        /// Names of the whole blocks of `tokens`, as far as anybody asked.
+        names: Vec<EngineHash>,
+    },
+    /// The names of the prompt's blocks.
+    Named(Arc<[EngineHash]>),
 }
 
 impl Sequence {
-    pub(crate) fn new(request: Request, ready_at: Moment, seed: u64, alphabet: Arc<[u32]>) -> Self {
+    pub(crate) fn spelled(request: Request, ready_at: Moment, seed: u64, alphabet: Arc<[u32]>) -> Self {
+        let Request { id, prompt, output_tokens, finish, lora, salt } = request;
+        // `submit` refuses what does not fit u32.
+        let prompt_tokens = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
+        let reply = ReplyStream::new(seed, &prompt, alphabet);
+        let text = Text::Spelled { tokens: prompt.to_vec(), reply, names: Vec::new() };
+        Self { lora, salt, finish, ..Self::new(id, prompt_tokens, output_tokens, text, ready_at) }
+    }
+
+    pub(crate) fn named(request: NamedRequest, ready_at: Moment) -> Self {
+        let NamedRequest { id, prompt_tokens, blocks, output_tokens } = request;
+        Self::new(id, prompt_tokens, output_tokens, Text::Named(blocks), ready_at)
+    }
+
+    fn new(id: RequestId, prompt_tokens: u32, output_tokens: u32, text: Text, ready_at: Moment) -> Self {
         Self {
-            reply: ReplyStream::new(seed, &request.prompt, alphabet),
-            tokens: request.prompt.to_vec(),
-            request,
+            id,
+            prompt_tokens,
+            output_tokens,
+            finish: Finish::Length,
+            lora: None,
+            salt: None,
+            text,
             computed: 0,
             blocks: Vec::new(),
             named_blocks: 0,
             emitted: 0,
             cached_tokens: None,
             ready_at,
-            names: Vec::new(),
         }
     }
 
     pub(crate) fn id(&self) -> RequestId {
-        self.request.id
+        self.id
     }
 
     /// Tokens in all, generated ones included.
     pub(crate) fn len(&self) -> u32 {
-        // `submit` refuses what does not fit the pool, which is counted in u32 blocks of at most 2^16 tokens; the
-        // prompt's length was checked there.
-        u32::try_from(self.tokens.len()).unwrap_or(u32::MAX)
+        // `submit` refuses what is longer than u32 in the end.
+        self.prompt_tokens + self.emitted
+    }
+
+    /// Tokens in all when it ends.
+    pub(crate) fn longest(&self) -> u32 {
+        self.prompt_tokens + self.output_tokens
     }
 
     /// True while it makes one token a step.
@@ -64,48 +101,89 @@ impl Sequence {
         self.emitted > 0 && self.len() - self.computed == 1
     }
 
-    /// Names of the first `count` blocks, which must be whole.
-    pub(crate) fn names(&mut self, count: usize, size: BlockSize) -> &[EngineHash] {
-        while self.names.len() < count {
-            let place = self.names.len();
-            let parent = match self.names.last() {
-                Some(parent) => Some(SequenceHash(parent.0)),
-                None => self.root(),
-            };
-            let block = &self.tokens[place * size.len()..(place + 1) * size.len()];
-            self.names.push(EngineHash(NAMES.extend(parent, block).0));
+    /// Blocks that can have a name once the first `end` tokens are computed.
+    pub(crate) fn nameable(&self, end: u32, size: BlockSize) -> usize {
+        let whole = size.whole_blocks(end) as usize;
+        match &self.text {
+            Text::Spelled { .. } => whole,
+            Text::Named(names) if end >= self.prompt_tokens => names.len(),
+            Text::Named(names) => whole.min(names.len()),
         }
-        &self.names[..count]
+    }
+
+    /// Names of the first `count` blocks, which must be whole; fewer where fewer have one.
+    pub(crate) fn names(&mut self, count: usize, size: BlockSize) -> &[EngineHash] {
+        let root = match &self.text {
+            Text::Spelled { names, .. } if names.is_empty() => self.root(),
+            _ => None,
+        };
+        self.extend_names(root, count, size);
+        match &self.text {
+            Text::Spelled { names, .. } => &names[..count],
+            Text::Named(names) => &names[..count.min(names.len())],
+        }
+    }
+
+    /// Names blocks up to `count`; the first block hangs on `root`.
+    fn extend_names(&mut self, root: Option<SequenceHash>, count: usize, size: BlockSize) {
+        let Text::Spelled { tokens, names, .. } = &mut self.text else { return };
+        while names.len() < count {
+            let place = names.len();
+            let parent = names.last().map_or(root, |parent| Some(SequenceHash(parent.0)));
+            let block = &tokens[place * size.len()..(place + 1) * size.len()];
+            names.push(EngineHash(NAMES.extend(parent, block).0));
+        }
+    }
+
+    /// The name of the block at `place`, which [`Sequence::names`] must have gone past.
+    pub(crate) fn name(&self, place: usize) -> EngineHash {
+        match &self.text {
+            Text::Spelled { names, .. } => names[place],
+            Text::Named(names) => names[place],
+        }
+    }
+
+    /// Tokens of these blocks; none where nobody knows them.
+    pub(crate) fn spelled_blocks(&self, blocks: Range<usize>, size: BlockSize) -> Vec<u32> {
+        match &self.text {
+            Text::Spelled { tokens, .. } => tokens[blocks.start * size.len()..blocks.end * size.len()].to_vec(),
+            Text::Named(_) => Vec::new(),
+        }
     }
 
     /// What the block at `place` holds. Its name must be known.
     pub(crate) fn content(&self, place: usize, size: BlockSize, tokens: KeepTokens) -> BlockContent {
-        let block = &self.tokens[place * size.len()..(place + 1) * size.len()];
         BlockContent {
-            hash: self.names[place],
-            parent: place.checked_sub(1).map(|before| self.names[before]),
+            hash: self.name(place),
+            parent: place.checked_sub(1).map(|before| self.name(before)),
             tokens: match tokens {
-                KeepTokens::Yes => block.into(),
+                KeepTokens::Yes => self.spelled_blocks(place..place + 1, size).into(),
                 KeepTokens::No => Box::default(),
             },
-            lora: self.request.lora.clone(),
-            salt: if place == 0 { self.request.salt.clone() } else { None },
+            lora: self.lora.clone(),
+            salt: if place == 0 { self.salt.clone() } else { None },
         }
     }
 
     /// Generates the next token.
     pub(crate) fn generate(&mut self) -> (u32, Option<Finish>) {
-        let token = self.reply.token(self.emitted);
-        self.tokens.push(token);
+        let token = match &mut self.text {
+            Text::Spelled { tokens, reply, .. } => {
+                let token = reply.token(self.emitted);
+                tokens.push(token);
+                token
+            }
+            Text::Named(_) => 0,
+        };
         self.emitted += 1;
-        (token, (self.emitted >= self.request.output_tokens).then_some(self.request.finish))
+        (token, (self.emitted >= self.output_tokens).then_some(self.finish))
     }
 
     /// Stands for a parent that differs wherever adapter or salt differ; `None` without either.
     fn root(&self) -> Option<SequenceHash> {
         let mut root = None;
         // Different lead tokens, so that a salt never passes for an adapter of the same spelling.
-        for (lead, key) in [(1, &self.request.lora), (2, &self.request.salt)] {
+        for (lead, key) in [(1, &self.lora), (2, &self.salt)] {
             if let Some(key) = key {
                 let spelled: Vec<u32> = std::iter::once(lead).chain(key.bytes().map(u32::from)).collect();
                 root = Some(NAMES.extend(root, &spelled));

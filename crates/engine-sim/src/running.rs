@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine_model::{Engine, EngineSettings};
+use engine_model::{Allocation, Engine, EngineSettings};
 use net::{Address, Clock, ListenAddr};
 use tokio::task::JoinHandle;
 
@@ -80,6 +80,7 @@ async fn rank(config: &EngineConfig, tokenizer: &SimTokenizer, number: u32, cloc
         prefix_caching: config.prefix_caching,
         max_num_seqs: config.max_num_seqs,
         max_num_batched_tokens: config.max_num_batched_tokens,
+        allocation: Allocation::Growing,
         timing: config.timing,
         seed: config.seed,
         alphabet: Arc::clone(&tokenizer.alphabet),

@@ -129,6 +129,12 @@ impl PromptBlocks {
         Self { scheme, identity: Identity::TextPrefix, tokens, chains: Mutex::default() }
     }
 
+    /// A prompt of which nothing is known but the sequence hashes of its whole blocks of `size` tokens, as in traces. It
+    /// has no tokens, and no blocks of any other size.
+    pub fn of_chain(scheme: HashScheme, size: BlockSize, chain: Arc<[SequenceHash]>) -> Self {
+        Self { scheme, identity: Identity::Tokens, tokens: Arc::default(), chains: Mutex::new(vec![(size, chain)]) }
+    }
+
     /// Whether the tokens are exact or stand for text.
     pub fn identity(&self) -> Identity {
         self.identity
@@ -218,6 +224,15 @@ mod tests {
                 assert_eq!(whole[half..], rest);
             }
         }
+    }
+
+    #[test]
+    fn a_prompt_known_by_its_hashes_has_blocks_of_their_size_only() {
+        let (size, other) = (BlockSize::new(512).unwrap(), BlockSize::new(16).unwrap());
+        let chain: Arc<[SequenceHash]> = [7, 9].map(SequenceHash).into();
+        let prompt = PromptBlocks::of_chain(HashScheme::default(), size, Arc::clone(&chain));
+        assert_eq!(prompt.chain(size), chain);
+        assert!(prompt.chain(other).is_empty());
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub(crate) enum Command {
     Indexer(Box<crate::indexer_command::IndexerArgs>),
     /// Show or record what an engine publishes.
     Events(Box<crate::events_command::EventsArgs>),
+    /// Play a recorded workload through the router in front of modelled engines, and say what each policy would do.
+    Simulate(Box<crate::simulate_command::SimulateArgs>),
     /// Check and show configurations.
     Config(ConfigArgs),
 }

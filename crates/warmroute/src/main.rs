@@ -14,6 +14,7 @@ mod output;
 mod serve;
 mod settings;
 mod signals;
+mod simulate_command;
 mod wire_up;
 
 use std::process::ExitCode;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         cli::Command::Explain(args) => explain::run(&args),
         cli::Command::Indexer(args) => indexer_command::run(&args),
         cli::Command::Events(args) => events_command::run(&args),
+        cli::Command::Simulate(args) => simulate_command::run(&args),
         cli::Command::Config(args) => config_command::run(&args),
     }
 }

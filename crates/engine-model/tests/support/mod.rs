@@ -4,7 +4,8 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use engine_model::{
-    CacheEvent, Emitted, Engine, EngineSettings, Finish, Next, Profile, Request, RequestId, StepOutcome, Timing,
+    Allocation, CacheEvent, Emitted, Engine, EngineSettings, Finish, Next, Profile, Request, RequestId, StepOutcome,
+    Timing,
 };
 use kv_blocks::{BlockSize, EngineHash, Moment, Tier};
 
@@ -18,6 +19,7 @@ pub(crate) fn settings(device_blocks: u32) -> EngineSettings {
         prefix_caching: true,
         max_num_seqs: 8,
         max_num_batched_tokens: 1_000,
+        allocation: Allocation::Growing,
         timing: Timing::new(Profile::named("toy").unwrap()).overhead_ms(0.0),
         seed: 1,
         alphabet: (1_000..2_000).collect(),

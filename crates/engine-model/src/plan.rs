@@ -1,0 +1,42 @@
+//! What one step does.
+
+use std::time::Duration;
+
+use crate::{EngineStats, RequestId, Timing, profile::StepWork, sequence::Sequence};
+
+/// A step that has begun.
+#[derive(Debug)]
+pub(crate) struct OpenStep {
+    pub(crate) duration: Duration,
+    /// In the order of the running sequences.
+    pub(crate) chunks: Vec<Chunk>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chunk {
+    pub(crate) id: RequestId,
+    pub(crate) tokens: u32,
+}
+
+/// A step in the making.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    pub(crate) budget: u32,
+    pub(crate) work: StepWork,
+    pub(crate) chunks: Vec<Chunk>,
+}
+
+impl Plan {
+    /// `tokens` more of a running sequence.
+    pub(crate) fn add(&mut self, sequence: &Sequence, tokens: u32, timing: &Timing, stats: &mut EngineStats) {
+        self.budget = self.budget.saturating_sub(tokens);
+        self.chunks.push(Chunk { id: sequence.id(), tokens });
+        if sequence.is_decoding() {
+            self.work.decoding += 1;
+            self.work.kv_tokens += u64::from(sequence.len());
+        } else {
+            self.work.prefill_ms += timing.prefill_ms(sequence.computed, sequence.computed + tokens);
+            stats.computed_tokens += u64::from(tokens);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The fleet: engines, and how the router knows them.
+
+use std::{sync::Arc, time::Duration};
+
+use engine_model::{Allocation, Engine, EngineSettings, NamedRequest, Next, StepOutcome, SubmitError, Timing};
+use kv_blocks::{BlockSize, DpRank, Identity, Moment, Namespace, Target, WorkerId};
+use routing::{CacheSource, Candidate, Tiers};
+
+use crate::Cell;
+
+/// Most sequences in a batch and most tokens in a step, as in the comparisons whose figures can be checked.
+const MAX_SEQUENCES: u32 = 256;
+const MAX_BATCHED_TOKENS: u32 = 8192;
+
+/// The engines of one cell.
+#[derive(Debug)]
+pub(crate) struct Engines {
+    engines: Vec<Modelled>,
+    pub(crate) candidates: Vec<Candidate>,
+}
+
+#[derive(Debug)]
+struct Modelled {
+    engine: Engine,
+    stepping: bool,
+    /// When it is to be looked at again.
+    wake_at: Option<Moment>,
+}
+
+/// What an engine does from now on, where that has to be put down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Onward {
+    /// A step began that takes so long.
+    Step(Duration),
+    /// It has to be looked at then.
+    Wake(Moment),
+}
+
+impl Engines {
+    pub(crate) fn new(cell: &Cell, namespace: &Namespace) -> Self {
+        let blocks = cell.profile.kv_tokens / namespace.block_size.tokens();
+        Self {
+            engines: (0..cell.workers)
+                .map(|_| Modelled {
+                    engine: Engine::new(settings(cell, namespace.block_size, blocks)),
+                    stepping: false,
+                    wake_at: None,
+                })
+                .collect(),
+            candidates: (0..cell.workers).map(|number| candidate(number, namespace, blocks)).collect(),
+        }
+    }
+
+    pub(crate) fn submit(&mut self, worker: usize, now: Moment, request: NamedRequest) -> Result<(), SubmitError> {
+        self.engines[worker].engine.submit_named(now, request)
+    }
+
+    /// Lets an engine that does nothing begin a step, if it has anything to do.
+    pub(crate) fn rouse(&mut self, worker: usize, now: Moment) -> Option<Onward> {
+        let modelled = &mut self.engines[worker];
+        if modelled.stepping {
+            return None;
+        }
+        match modelled.engine.begin(now) {
+            Next::Step(length) => {
+                modelled.stepping = true;
+                Some(Onward::Step(length))
+            }
+            // Once is enough.
+            Next::WaitUntil(then) => (modelled.wake_at.replace(then) != Some(then)).then_some(Onward::Wake(then)),
+            Next::Idle => None,
+        }
+    }
+
+    /// Ends a step.
+    pub(crate) fn finish(&mut self, worker: usize) -> StepOutcome {
+        let modelled = &mut self.engines[worker];
+        modelled.stepping = false;
+        modelled.engine.finish()
+    }
+
+    /// Prompt tokens that each engine has computed.
+    pub(crate) fn computed_tokens(&self) -> Vec<u64> {
+        self.engines.iter().map(|modelled| modelled.engine.stats().computed_tokens).collect()
+    }
+
+    pub(crate) fn target(&self, worker: usize) -> Target {
+        self.candidates[worker].target
+    }
+
+    /// Whose target it is.
+    pub(crate) fn worker(&self, target: Target) -> Option<usize> {
+        self.candidates.iter().position(|candidate| candidate.target == target)
+    }
+}
+
+/// Where all engines keep their blocks.
+pub(crate) fn namespace(block_size: BlockSize) -> Namespace {
+    Namespace { model: Arc::from("simulated"), lora: None, salt: None, block_size, identity: Identity::Tokens }
+}
+
+fn settings(cell: &Cell, block_size: BlockSize, device_blocks: u32) -> EngineSettings {
+    EngineSettings {
+        block_size,
+        device_blocks,
+        host_blocks: 0,
+        prefix_caching: true,
+        max_num_seqs: MAX_SEQUENCES,
+        max_num_batched_tokens: MAX_BATCHED_TOKENS,
+        allocation: Allocation::Reserved,
+        timing: Timing::new(cell.profile),
+        seed: cell.seed,
+        alphabet: Arc::default(),
+    }
+}
+
+fn candidate(number: u32, namespace: &Namespace, blocks: u32) -> Candidate {
+    Candidate {
+        target: Target { worker: WorkerId(number), rank: DpRank(0) },
+        name: format!("w{}", number + 1).into(),
+        namespace: namespace.clone(),
+        weight: 1.0,
+        cache: CacheSource::Events,
+        total_blocks: Some(blocks),
+        tiers: Tiers::default(),
+        stream_state: Some("live"),
+        health: "ready",
+    }
+}

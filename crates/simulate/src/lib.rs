@@ -1,0 +1,31 @@
+//! What a policy would do with a recorded workload: the real routing core, in virtual time, in front of modelled engines.
+//!
+//! A [`Trace`] says when requests came, how long they and their replies were and which blocks they share. [`run`] sends
+//! it through a [`routing::Router`] over a [`kv_index::KvIndex`], the very ones that `warmroute serve` runs, to
+//! [`engine_model::Engine`]s whose announcements come back late, or not at all. What comes out is a [`CellReport`].
+//!
+//! Nothing here reads a file, a clock or a random device: the same trace and the same [`Cell`] give the same report. What
+//! is not modelled: prefill and decode apart, caches behind the device, clients that wait for an answer before they ask
+//! again.
+//!
+//! **Invariant**: the router sees what it would see in front of real engines, and nothing else: its own decisions, first
+//! tokens, ends of replies, and announcements when they arrive.
+
+mod agenda;
+mod cell;
+mod engines;
+mod figures;
+mod load;
+mod outcome;
+mod random;
+mod report;
+mod run;
+mod spread;
+mod trace;
+mod wire;
+
+pub use cell::{Cell, Pace};
+pub use load::{infinite_hit_ratio, speedup_for};
+pub use report::{CellReport, Milliseconds, Report, TraceSummary, WorkerReport};
+pub use run::run;
+pub use trace::{Trace, TraceError, TraceRequest};

@@ -1,0 +1,119 @@
+//! What became of each request, and the figures that follow.
+
+use kv_blocks::Moment;
+use routing::ReservationId;
+
+use crate::{
+    Cell, CellReport, Milliseconds, Trace, WorkerReport,
+    figures::{imbalance, mean, percentile, ratio, sorted},
+    report::rounded,
+};
+
+/// What became of one request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) arrival: Moment,
+    /// Its engine, and the load counted there.
+    pub(crate) placed: Option<(usize, ReservationId)>,
+    pub(crate) held: bool,
+    pub(crate) cached_tokens: u32,
+    pub(crate) first_token: Option<Moment>,
+    pub(crate) done: Option<Moment>,
+}
+
+/// A whole run.
+#[derive(Debug)]
+pub(crate) struct Outcomes<'a> {
+    pub(crate) trace: &'a Trace,
+    pub(crate) cell: &'a Cell,
+    /// One for each request of the trace.
+    pub(crate) requests: &'a [Outcome],
+    /// Requests in front that only warm the caches.
+    pub(crate) warm_up: usize,
+    /// Prompt tokens that each engine computed behind them.
+    pub(crate) computed_tokens: &'a [u64],
+    /// When it was over for those that had not come to their end.
+    pub(crate) end: Moment,
+}
+
+impl Outcomes<'_> {
+    pub(crate) fn report(&self) -> CellReport {
+        let counted = &self.requests[self.warm_up..];
+        let finished = counted.iter().filter(|outcome| outcome.done.is_some()).count();
+        let held = counted.iter().filter(|outcome| outcome.held).count();
+        let (blocks, tokens) = self.hit_ratios();
+        let computed: Vec<f64> = self.computed_tokens.iter().map(|tokens| *tokens as f64).collect();
+        CellReport {
+            policy: self.cell.routing.policy.as_str(),
+            workers: self.cell.workers,
+            load: self.cell.pace.load,
+            speedup: rounded(self.cell.pace.speedup, 6),
+            finished,
+            unfinished: counted.len() - finished,
+            block_hit_ratio: blocks,
+            token_hit_ratio: tokens,
+            ttft_ms: self.waits(counted, |outcome| outcome.first_token),
+            itl_ms: self.gaps(),
+            e2e_ms: self.waits(counted, |outcome| outcome.done).without_middle(),
+            prefill_imbalance: rounded(imbalance(&computed), 6),
+            held_ratio: rounded(ratio(held as u64, counted.len() as u64), 6),
+            per_worker: self.per_worker(counted),
+        }
+    }
+
+    /// Times from the arrivals. Who still waits at the end is as old as that.
+    fn waits(&self, counted: &[Outcome], until: impl Fn(&Outcome) -> Option<Moment>) -> Milliseconds {
+        let wait = |outcome: &Outcome| until(outcome).unwrap_or(self.end).ms_since(outcome.arrival);
+        Milliseconds::of(&sorted(counted.iter().map(wait).collect()))
+    }
+
+    /// The mean gap between tokens, of each reply that is complete and longer than one token.
+    fn gaps(&self) -> Milliseconds {
+        let gap = |(outcome, output_tokens): (&Outcome, u32)| {
+            let gaps = output_tokens.checked_sub(1).filter(|gaps| *gaps > 0)?;
+            Some(outcome.done?.ms_since(outcome.first_token?) / f64::from(gaps))
+        };
+        let lengths = self.trace.requests.iter().map(|request| request.output_tokens);
+        let counted = self.requests.iter().zip(lengths).skip(self.warm_up);
+        Milliseconds::of(&sorted(counted.filter_map(gap).collect())).without_middle()
+    }
+
+    /// Share of blocks and of tokens that were found in a cache.
+    fn hit_ratios(&self) -> (f64, f64) {
+        let size = u64::from(self.trace.block_size.tokens());
+        let (mut hits, mut blocks, mut tokens) = (0, 0, 0);
+        for (outcome, request) in self.requests.iter().zip(&self.trace.requests).skip(self.warm_up) {
+            hits += u64::from(outcome.cached_tokens);
+            blocks += request.names.len() as u64;
+            tokens += u64::from(request.prompt_tokens);
+        }
+        (rounded(ratio(hits / size, blocks), 6), rounded(ratio(hits, tokens), 6))
+    }
+
+    fn per_worker(&self, counted: &[Outcome]) -> Vec<WorkerReport> {
+        let mut workers: Vec<_> = self
+            .computed_tokens
+            .iter()
+            .map(|computed| WorkerReport { requests: 0, computed_tokens: *computed, hit_tokens: 0 })
+            .collect();
+        for outcome in counted {
+            if let Some((worker, _)) = outcome.placed {
+                workers[worker].requests += 1;
+                workers[worker].hit_tokens += u64::from(outcome.cached_tokens);
+            }
+        }
+        workers
+    }
+}
+
+impl Milliseconds {
+    fn of(sorted: &[f64]) -> Self {
+        let at = |share| Some(rounded(percentile(sorted, share), 3));
+        Self { mean: rounded(mean(sorted), 3), p50: at(0.5), p90: at(0.9), p99: at(0.99).unwrap_or(0.0), max: at(1.0) }
+    }
+
+    /// Mean and p99 alone.
+    fn without_middle(self) -> Self {
+        Self { p50: None, p90: None, max: None, ..self }
+    }
+}

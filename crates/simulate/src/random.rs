@@ -1,0 +1,27 @@
+//! Numbers that look random and are the same for the same seed.
+
+/// A stream of numbers: splitmix64.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    /// Streams of different purposes have nothing to do with each other.
+    pub(crate) fn new(seed: u64, purpose: u64) -> Self {
+        let mut mixed = Self(seed ^ purpose.rotate_left(32));
+        Self(mixed.next())
+    }
+
+    /// Any number.
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let value = self.0;
+        let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        value ^ (value >> 31)
+    }
+
+    /// From 0 (included) to 1 (not included).
+    pub(crate) fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}

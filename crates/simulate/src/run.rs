@@ -1,0 +1,240 @@
+//! Virtual time: arrivals, steps, messages.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use engine_model::{Emitted, NamedRequest, RequestId};
+use kv_blocks::Moment;
+use kv_index::{IndexSettings, KvIndex};
+use routing::{Answer, Dispatch, Job, NoStopwatch, Overrides, Plan, Router, Ticket};
+
+use crate::{
+    Cell, CellReport, Trace,
+    agenda::Agenda,
+    engines::{Engines, Onward, namespace},
+    outcome::{Outcome, Outcomes},
+    random::Random,
+    wire::{Message, Wire},
+};
+
+/// The first of so many requests is not counted: it warms the caches.
+const WARM_UP: usize = 10;
+
+/// Who has no complete reply so long after the last arrival is not waited for.
+const PATIENCE: Duration = Duration::from_secs(900);
+
+/// How often the router is told that time passes, as `warmroute serve` does.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Keeps the numbers drawn for decisions apart from those that lose messages.
+const PURPOSE: u64 = 1;
+
+/// Plays `trace` in one cell.
+pub fn run(trace: &Trace, cell: &Cell) -> CellReport {
+    let mut run = Run::new(trace, cell);
+    run.play();
+    run.report()
+}
+
+/// What happens at a moment.
+#[derive(Debug)]
+enum What {
+    Arrival(usize),
+    StepEnd(usize),
+    /// An engine has to be looked at.
+    Wake(usize),
+    Message(Message),
+    Tick,
+}
+
+struct Run<'a> {
+    trace: &'a Trace,
+    cell: &'a Cell,
+    router: Router,
+    engines: Engines,
+    wire: Wire,
+    agenda: Agenda<What>,
+    random: Random,
+    requests: Vec<Outcome>,
+    /// Requests that the router holds.
+    held: HashMap<Ticket, usize>,
+    /// Requests that have not come to their end.
+    open: usize,
+    /// Prompt tokens that each engine had computed when the warm-up was over.
+    computed_before: Vec<u64>,
+    end: Moment,
+}
+
+impl<'a> Run<'a> {
+    fn new(trace: &'a Trace, cell: &'a Cell) -> Self {
+        let namespace = namespace(trace.block_size);
+        let engines = Engines::new(cell, &namespace);
+        let index = Arc::new(KvIndex::new(IndexSettings::default()));
+        for candidate in &engines.candidates {
+            index.register(candidate.target, Arc::clone(&namespace.model));
+        }
+        let requests: Vec<_> = trace.requests.iter().map(|request| unheard_of(request.arrival_s, cell)).collect();
+        Self {
+            router: Router::new(cell.routing.clone(), Arc::clone(&index)),
+            wire: Wire::new(index, namespace, cell.event_delay, cell.event_loss, cell.seed),
+            agenda: Agenda::default(),
+            random: Random::new(cell.seed, PURPOSE),
+            held: HashMap::new(),
+            open: requests.len(),
+            computed_before: vec![0; engines.candidates.len()],
+            end: requests.last().map_or(Moment::START, |last| last.arrival) + PATIENCE,
+            engines,
+            requests,
+            trace,
+            cell,
+        }
+    }
+
+    fn play(&mut self) {
+        self.expect_arrival(0);
+        self.agenda.put(Moment::START + TICK, What::Tick);
+        while self.open > 0
+            && let Some((now, what)) = self.agenda.next()
+            && now <= self.end
+        {
+            match what {
+                What::Arrival(request) => self.arrive(now, request),
+                What::StepEnd(worker) => self.end_step(now, worker),
+                What::Wake(worker) => self.rouse(now, worker),
+                What::Message(message) => self.wire.deliver(&message),
+                What::Tick => self.tick(now),
+            }
+        }
+    }
+
+    fn expect_arrival(&mut self, request: usize) {
+        if let Some(outcome) = self.requests.get(request) {
+            self.agenda.put(outcome.arrival, What::Arrival(request));
+        }
+    }
+
+    fn arrive(&mut self, now: Moment, request: usize) {
+        self.expect_arrival(request + 1);
+        if request == self.warm_up() {
+            self.computed_before = self.engines.computed_tokens();
+        }
+        let asked = &self.trace.requests[request];
+        let job = Job {
+            policy: None,
+            pin: None,
+            blocks: Some(&asked.blocks),
+            prompt_tokens: asked.prompt_tokens,
+            expected_output_tokens: None,
+            answer: Answer::Streamed,
+            candidates: &self.engines.candidates,
+            excluded: &[],
+            random: self.random.next(),
+            overrides: Overrides::default(),
+            affinity: asked.affinity(),
+            prefix_holders: None,
+            stopwatch: &NoStopwatch,
+        };
+        match self.router.decide(now, &job) {
+            Dispatch::Plan(plan) => self.send(now, request, &plan),
+            Dispatch::Held(ticket) => {
+                self.requests[request].held = true;
+                self.held.insert(ticket, request);
+            }
+            Dispatch::Refused(_) => self.open -= 1,
+        }
+    }
+
+    /// Sends a request where the router says.
+    fn send(&mut self, now: Moment, request: usize, plan: &Plan) {
+        let asked = &self.trace.requests[request];
+        let generation = NamedRequest {
+            id: RequestId(request as u64),
+            prompt_tokens: asked.prompt_tokens,
+            blocks: Arc::clone(&asked.names),
+            output_tokens: asked.output_tokens,
+        };
+        let taken = self
+            .engines
+            .worker(plan.decode.target)
+            .filter(|worker| self.engines.submit(*worker, now, generation).is_ok());
+        let Some(worker) = taken else {
+            self.router.failed(now, plan.reservation);
+            self.open -= 1;
+            return;
+        };
+        self.requests[request].placed = Some((worker, plan.reservation));
+        self.rouse(now, worker);
+    }
+
+    fn rouse(&mut self, now: Moment, worker: usize) {
+        match self.engines.rouse(worker, now) {
+            Some(Onward::Step(length)) => self.agenda.put(now + length, What::StepEnd(worker)),
+            Some(Onward::Wake(then)) => self.agenda.put(then, What::Wake(worker)),
+            None => {}
+        }
+    }
+
+    fn end_step(&mut self, now: Moment, worker: usize) {
+        let outcome = self.engines.finish(worker);
+        if let Some((delay, message)) = self.wire.send(worker, self.engines.target(worker), outcome.events) {
+            self.agenda.put(now + delay, What::Message(message));
+        }
+        for emitted in &outcome.emitted {
+            self.token(now, emitted);
+        }
+        self.rouse(now, worker);
+    }
+
+    /// A token of some request.
+    fn token(&mut self, now: Moment, emitted: &Emitted) {
+        // Ids are places in the trace.
+        let Some(outcome) = usize::try_from(emitted.id.0).ok().and_then(|place| self.requests.get_mut(place)) else {
+            return;
+        };
+        let Some((_, reservation)) = outcome.placed else { return };
+        if outcome.first_token.is_none() {
+            outcome.first_token = Some(now);
+            outcome.cached_tokens = emitted.cached_tokens;
+            self.router.first_token(now, reservation);
+        }
+        if emitted.finish.is_some() {
+            outcome.done = Some(now);
+            self.router.done(now, reservation);
+            self.open -= 1;
+        }
+    }
+
+    fn tick(&mut self, now: Moment) {
+        for released in self.router.tick(now) {
+            if let Some(request) = self.held.remove(&released.ticket) {
+                self.send(now, request, &released.plan);
+            }
+        }
+        self.agenda.put(now + TICK, What::Tick);
+    }
+
+    fn warm_up(&self) -> usize {
+        self.requests.len() / WARM_UP
+    }
+
+    fn report(&self) -> CellReport {
+        let after = self.engines.computed_tokens();
+        let computed: Vec<u64> =
+            after.iter().zip(&self.computed_before).map(|(after, before)| after - before).collect();
+        Outcomes {
+            trace: self.trace,
+            cell: self.cell,
+            requests: &self.requests,
+            warm_up: self.warm_up(),
+            computed_tokens: &computed,
+            end: self.end,
+        }
+        .report()
+    }
+}
+
+/// A request that has not come yet.
+fn unheard_of(arrival_s: f64, cell: &Cell) -> Outcome {
+    // A pace that makes no sense plays everything at once.
+    let arrival = Duration::try_from_secs_f64(arrival_s / cell.pace.speedup).unwrap_or_default();
+    Outcome { arrival: Moment::at(arrival), placed: None, held: false, cached_tokens: 0, first_token: None, done: None }
+}

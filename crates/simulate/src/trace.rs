@@ -1,0 +1,338 @@
+//! Traces in the Mooncake layout: one JSON object a line with `timestamp` (ms), `input_length`, `output_length` (tokens)
+//! and `hash_ids`, one for each block of the prompt.
+//!
+//! An id stands for its block and everything before it, so ids are all that is needed of a prompt: they become block
+//! hashes of our own, and no token is ever made up.
+
+use std::sync::Arc;
+
+use engine_model::Profile;
+use kv_blocks::{BlockSize, EngineHash, HashScheme, PromptBlocks, SequenceHash};
+use routing::Affinity;
+use serde_json::{Map, Value};
+
+use crate::spread::spread;
+
+/// How ids become hashes. Any scheme would do: the simulated engines and the router's index share one.
+const SCHEME: HashScheme = HashScheme::Xxh3 { seed: 0x74_72_61_63_65 };
+
+/// Longest prompt or reply that is read, in tokens: beyond any model.
+const LONGEST: u64 = 1 << 24;
+
+/// Most blocks of all prompts together, 16 bytes each.
+const MOST_BLOCKS: usize = 1 << 26;
+
+/// Largest `timestamp`, in ms: a year.
+const LATEST_MS: f64 = 366.0 * 86_400_000.0;
+
+/// Longest piece of a trace that an error repeats.
+const SHOWN: usize = 60;
+
+/// A workload, in the order of arrival; the first request comes at 0.
+#[derive(Debug)]
+pub struct Trace {
+    /// Its requests.
+    pub requests: Vec<TraceRequest>,
+    /// Tokens per block.
+    pub block_size: BlockSize,
+    /// Requests that were left out because no engine could hold them.
+    pub dropped: usize,
+}
+
+/// One request of a trace.
+#[derive(Debug)]
+pub struct TraceRequest {
+    /// When it comes, in seconds.
+    pub arrival_s: f64,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Tokens of the reply.
+    pub output_tokens: u32,
+    /// What the prompt's blocks are called, the partial one at its end included.
+    pub names: Arc<[EngineHash]>,
+    /// The whole ones, as the router sees them.
+    pub blocks: PromptBlocks,
+}
+
+impl TraceRequest {
+    /// What the policies that hash would go by: the first block stands for the beginning of the prompt, and the whole
+    /// prompt for the session, since a trace names none.
+    pub(crate) fn affinity(&self) -> Affinity {
+        let prefix = self.names.first().map(|first| [first.0.to_be_bytes(); 4].concat());
+        Affinity {
+            prefix_key: prefix.and_then(|bytes| bytes.try_into().ok()),
+            session_key: self.names.last().map(|last| last.0),
+        }
+    }
+}
+
+/// Why a trace is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TraceError {
+    /// A line is no JSON object.
+    #[error("line {line} is no JSON object ({problem}): expected a request in the Mooncake layout")]
+    NotJson {
+        /// From 1.
+        line: usize,
+        /// What the parser said.
+        problem: String,
+    },
+    /// A field has no usable value.
+    #[error("line {line}: {field} is {found}: expected {expected}")]
+    BadField {
+        /// From 1.
+        line: usize,
+        /// Its name.
+        field: &'static str,
+        /// What stands there, shortened.
+        found: String,
+        /// What should.
+        expected: &'static str,
+    },
+    /// The prompts are too long for the memory there is.
+    #[error(
+        "line {line}: the prompts up to here have more than {MOST_BLOCKS} blocks: expected fewer, so cut the trace, or \
+         give the tokens that each of its hash_ids stands for"
+    )]
+    TooManyBlocks {
+        /// From 1.
+        line: usize,
+    },
+    /// There is nothing in it.
+    #[error("there is no request in it: expected one JSON object a line")]
+    Empty,
+}
+
+impl Trace {
+    /// Reads `text`; empty lines are skipped. Requests that share a time stamp are spread over the time to the next one:
+    /// recorded times are often rounded, and a simulation of them would measure the rounding.
+    ///
+    /// # Errors
+    ///
+    /// The first line that is no request.
+    pub fn read(text: &str, block_size: BlockSize) -> Result<Self, TraceError> {
+        let mut requests = Vec::new();
+        let mut room = MOST_BLOCKS;
+        for (place, line) in text.lines().enumerate() {
+            if !line.trim().is_empty() {
+                requests.push(request(place + 1, line, block_size, &mut room)?);
+            }
+        }
+        if requests.is_empty() {
+            return Err(TraceError::Empty);
+        }
+        requests.sort_by(|a, b| a.arrival_s.total_cmp(&b.arrival_s));
+        let mut arrivals: Vec<f64> = requests.iter().map(|request| request.arrival_s).collect();
+        spread(&mut arrivals);
+        for (request, arrival) in requests.iter_mut().zip(&arrivals) {
+            request.arrival_s = arrival - arrivals[0];
+        }
+        Ok(Self { requests, block_size, dropped: 0 })
+    }
+
+    /// Leaves out the requests that do not fit the engines of `profile` with two blocks to spare, and counts them.
+    pub fn drop_what_exceeds(&mut self, profile: &Profile) {
+        let size = self.block_size.tokens();
+        let capacity = profile.kv_tokens / size;
+        let before = self.requests.len();
+        self.requests.retain(|request| (request.prompt_tokens + request.output_tokens) / size + 2 < capacity);
+        self.dropped += before - self.requests.len();
+    }
+
+    /// Blocks of all prompts.
+    pub fn blocks(&self) -> usize {
+        self.requests.iter().map(|request| request.names.len()).sum()
+    }
+}
+
+/// One line, with blocks as long as there is `room` for them.
+fn request(line: usize, text: &str, size: BlockSize, room: &mut usize) -> Result<TraceRequest, TraceError> {
+    let fields: Map<String, Value> =
+        serde_json::from_str(text).map_err(|error| TraceError::NotJson { line, problem: error.to_string() })?;
+    let fields = Fields { line, fields: &fields };
+    let timestamp_ms = fields.read("timestamp", "milliseconds, from 0 to a year", |value| {
+        value.as_f64().filter(|ms| (0.0..=LATEST_MS).contains(ms))
+    })?;
+    let prompt_tokens = fields.tokens("input_length")?;
+    let output_tokens = fields.tokens("output_length")?;
+    let ids = fields.read("hash_ids", "an array of whole numbers, one for each block", |value| {
+        value.as_array()?.iter().map(Value::as_u64).collect::<Option<Vec<u64>>>()
+    })?;
+    let blocks = prompt_tokens.div_ceil(size.tokens()) as usize;
+    *room = room.checked_sub(blocks).ok_or(TraceError::TooManyBlocks { line })?;
+    let hashes = chain(line, &ids, blocks);
+    let whole = size.whole_blocks(prompt_tokens) as usize;
+    Ok(TraceRequest {
+        arrival_s: timestamp_ms / 1e3,
+        prompt_tokens,
+        output_tokens,
+        names: hashes.iter().map(|hash| EngineHash(hash.0)).collect(),
+        blocks: PromptBlocks::of_chain(SCHEME, size, hashes[..whole].into()),
+    })
+}
+
+/// Hashes of so many blocks. Ids beyond them are ignored; blocks without an id are shared with nobody.
+fn chain(line: usize, ids: &[u64], blocks: usize) -> Vec<SequenceHash> {
+    let words = |kind: u64, number: u64| [kind, number].map(u64::to_le_bytes).concat();
+    let own = |block: usize| words(1 + line as u64, block as u64);
+    let mut parent = None;
+    (0..blocks)
+        .map(|block| {
+            let identity = ids.get(block).map_or_else(|| own(block), |id| words(0, *id));
+            let tokens: Vec<u32> =
+                identity.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect();
+            let hash = SCHEME.extend(parent, &tokens);
+            parent = Some(hash);
+            hash
+        })
+        .collect()
+}
+
+/// The fields of one line.
+struct Fields<'a> {
+    line: usize,
+    fields: &'a Map<String, Value>,
+}
+
+impl Fields<'_> {
+    fn tokens(&self, field: &'static str) -> Result<u32, TraceError> {
+        self.read(field, "tokens, from 1 to 2^24", |value| {
+            value.as_u64().filter(|tokens| (1..=LONGEST).contains(tokens)).and_then(|tokens| tokens.try_into().ok())
+        })
+    }
+
+    fn read<T>(
+        &self,
+        field: &'static str,
+        expected: &'static str,
+        convert: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<T, TraceError> {
+        let value = self.fields.get(field);
+        value.and_then(convert).ok_or_else(|| TraceError::BadField {
+            line: self.line,
+            field,
+            found: value.map_or_else(|| "missing".to_owned(), shown),
+            expected,
+        })
+    }
+}
+
+fn shown(value: &Value) -> String {
+    let text = value.to_string();
+    let mut shown: String = text.chars().take(SHOWN).collect();
+    if shown.len() < text.len() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size() -> BlockSize {
+        BlockSize::new(512).unwrap()
+    }
+
+    fn read(text: &str) -> Result<Trace, TraceError> {
+        Trace::read(text, size())
+    }
+
+    fn said(line: &str) -> String {
+        let good = r#"{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [0]}"#;
+        read(&format!("{good}\n\n{line}\n")).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn prompts_that_begin_with_the_same_ids_share_their_blocks_up_to_where_they_part() {
+        let trace = read(concat!(
+            r#"{"timestamp": 0, "input_length": 1100, "output_length": 5, "hash_ids": [7, 8, 9]}"#,
+            "\r\n",
+            r#"{"timestamp": 5.5, "input_length": 1536, "output_length": 5, "hash_ids": [7, 8, 10], "chat_id": 3}"#,
+        ))
+        .unwrap();
+        let [first, second] = &trace.requests[..] else { panic!("two requests") };
+        assert_eq!((first.prompt_tokens, first.output_tokens), (1100, 5));
+        assert_eq!(first.names[..2], second.names[..2]);
+        assert_ne!(first.names[2], second.names[2]);
+        assert_eq!(first.blocks.chain(size()).len(), 2, "the router knows whole blocks only");
+        assert_eq!(second.blocks.chain(size()).len(), 3);
+        assert_eq!(trace.blocks(), 6);
+        assert_eq!(second.arrival_s, 0.0055);
+    }
+
+    #[test]
+    fn an_id_behind_another_block_is_another_block() {
+        let trace = read(concat!(
+            r#"{"timestamp": 0, "input_length": 1024, "output_length": 5, "hash_ids": [1, 3]}"#,
+            "\n",
+            r#"{"timestamp": 1, "input_length": 1024, "output_length": 5, "hash_ids": [2, 3]}"#,
+        ))
+        .unwrap();
+        assert_ne!(trace.requests[0].names[1], trace.requests[1].names[1]);
+    }
+
+    #[test]
+    fn blocks_without_an_id_are_shared_with_nobody_and_ids_without_a_block_are_ignored() {
+        let trace = read(concat!(
+            r#"{"timestamp": 0, "input_length": 1000, "output_length": 5, "hash_ids": [1]}"#,
+            "\n",
+            r#"{"timestamp": 1, "input_length": 1000, "output_length": 5, "hash_ids": [1]}"#,
+            "\n",
+            r#"{"timestamp": 2, "input_length": 500, "output_length": 5, "hash_ids": [1, 2, 3]}"#,
+        ))
+        .unwrap();
+        let names: Vec<_> = trace.requests.iter().map(|request| &request.names).collect();
+        assert_eq!(names[0][0], names[1][0]);
+        assert_ne!(names[0][1], names[1][1]);
+        assert_eq!(names[2].len(), 1);
+    }
+
+    #[test]
+    fn a_bad_line_is_told_with_its_number_field_value_and_what_was_expected() {
+        let tokens = "expected tokens, from 1 to 2^24";
+        let ids = "expected an array of whole numbers, one for each block";
+        for (line, problem) in [
+            (r#"{"input_length": 1}"#, "timestamp is missing: expected milliseconds, from 0 to a year".to_owned()),
+            (
+                r#"{"timestamp": -1, "input_length": 1}"#,
+                "timestamp is -1: expected milliseconds, from 0 to a year".to_owned(),
+            ),
+            (r#"{"timestamp": 0, "input_length": 0}"#, format!("input_length is 0: {tokens}")),
+            (r#"{"timestamp": 0, "input_length": "9"}"#, format!("input_length is \"9\": {tokens}")),
+            (
+                r#"{"timestamp": 0, "input_length": 1, "output_length": 4294967296}"#,
+                format!("output_length is 4294967296: {tokens}"),
+            ),
+            (
+                r#"{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [1, -2]}"#,
+                format!("hash_ids is [1,-2]: {ids}"),
+            ),
+        ] {
+            assert_eq!(said(line), format!("line 3: {problem}"));
+        }
+        assert!(said("[1]").starts_with("line 3 is no JSON object ("), "{}", said("[1]"));
+        assert!(said("{").starts_with("line 3 is no JSON object ("));
+        assert!(said(&format!(r#"{{"timestamp": "{}"}}"#, "x".repeat(1 << 20))).len() < 200, "what is shown is short");
+        assert_eq!(read("\n \n").unwrap_err(), TraceError::Empty);
+    }
+
+    #[test]
+    fn prompts_that_would_fill_the_memory_are_refused_before_they_do() {
+        let line = r#"{"timestamp": 0, "input_length": 16777216, "output_length": 1, "hash_ids": []}"#;
+        let mut room = 1 << 14;
+        let mut read = |number| request(number, line, BlockSize::new(1024).unwrap(), &mut room);
+        assert_eq!(read(1).unwrap().names.len(), 1 << 14);
+        assert_eq!(read(2).unwrap_err(), TraceError::TooManyBlocks { line: 2 });
+    }
+
+    #[test]
+    fn what_no_engine_could_hold_is_left_out_and_counted() {
+        let line = |tokens: u32| {
+            format!(r#"{{"timestamp": 0, "input_length": {tokens}, "output_length": 10, "hash_ids": []}}"#)
+        };
+        let mut trace = read(&[line(1000), line(4000), line(2000)].join("\n")).unwrap();
+        trace.drop_what_exceeds(&Profile { kv_tokens: 8 * 512, ..Profile::ALL[0] });
+        assert_eq!((trace.requests.len(), trace.dropped), (2, 1));
+    }
+}

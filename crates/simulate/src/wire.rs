@@ -1,0 +1,77 @@
+//! The way of an engine's announcements to the index: they take their time, and some get lost.
+
+use std::{sync::Arc, time::Duration};
+
+use engine_model::CacheEvent;
+use kv_blocks::{Namespace, SequenceHash, Target};
+use kv_index::KvIndex;
+
+use crate::random::Random;
+
+/// Keeps the numbers drawn here apart from the router's.
+const PURPOSE: u64 = 2;
+
+/// Carries announcements of all engines.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    index: Arc<KvIndex>,
+    namespace: Namespace,
+    delay: Duration,
+    loss: f64,
+    random: Random,
+    /// Engines of which a message was lost since their last one arrived.
+    torn: Vec<bool>,
+}
+
+/// What one step of an engine announces.
+#[derive(Debug)]
+pub(crate) struct Message {
+    from: Target,
+    events: Vec<CacheEvent>,
+    /// A message before it is missing.
+    torn: bool,
+}
+
+impl Wire {
+    pub(crate) fn new(index: Arc<KvIndex>, namespace: Namespace, delay: Duration, loss: f64, seed: u64) -> Self {
+        Self { index, namespace, delay, loss, random: Random::new(seed, PURPOSE), torn: Vec::new() }
+    }
+
+    /// Sends what a step brought; the message and how long it is under way, or nothing if it got lost on the way.
+    pub(crate) fn send(&mut self, worker: usize, from: Target, events: Vec<CacheEvent>) -> Option<(Duration, Message)> {
+        if events.is_empty() {
+            return None;
+        }
+        if self.torn.len() <= worker {
+            self.torn.resize(worker + 1, false);
+        }
+        let lost = self.random.unit() < self.loss;
+        let torn = std::mem::replace(&mut self.torn[worker], lost);
+        (!lost).then_some((self.delay, Message { from, events, torn }))
+    }
+
+    /// A message arrives. One that was missing before it shows by its number, as on a real stream that cannot be
+    /// replayed.
+    pub(crate) fn deliver(&self, message: &Message) {
+        if message.torn {
+            self.index.hole(message.from);
+        }
+        for event in &message.events {
+            self.apply(message.from, event);
+        }
+    }
+
+    fn apply(&self, from: Target, event: &CacheEvent) {
+        match event {
+            CacheEvent::Stored { hashes, parent, tier, .. } => {
+                let hashes: Vec<_> = hashes.iter().map(|name| SequenceHash(name.0)).collect();
+                let parent = parent.map(|name| SequenceHash(name.0));
+                self.index.store_hashes(from, &self.namespace, parent, &hashes, *tier);
+            }
+            CacheEvent::Removed { hash, tier } => {
+                self.index.remove_hashes(from, &self.namespace, &[SequenceHash(hash.0)], *tier);
+            }
+            CacheEvent::Cleared => self.index.clear(from),
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! The simulation as a whole: times that can be worked out by hand, figures that another simulator agrees with, and events
+//! that come late or never.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
+
+mod agreement;
+mod by_hand;
+mod events;
+
+use std::time::Duration;
+
+use engine_model::Profile;
+use kv_blocks::BlockSize;
+use routing::{Policy, RoutingSettings};
+use simulate::{Cell, Pace, Trace};
+
+/// So many engines of the usual profile under a policy, at the recorded speed.
+fn cell(policy: Policy, workers: u32) -> Cell {
+    Cell {
+        routing: RoutingSettings { policy, ..RoutingSettings::default() },
+        workers,
+        pace: Pace::faster(1.0),
+        profile: Profile::named("8b-h200").unwrap(),
+        event_delay: Duration::from_millis(20),
+        event_loss: 0.0,
+        seed: 1,
+    }
+}
+
+/// A trace with blocks of 512 tokens.
+fn read(text: &str) -> Trace {
+    Trace::read(text, BlockSize::new(512).unwrap()).unwrap()
+}
+
+/// One line of a trace, with a whole block for each id.
+fn line(at_ms: u32, ids: &[u64], output_tokens: u32) -> String {
+    let tokens = ids.len() * 512;
+    format!(
+        r#"{{"timestamp": {at_ms}, "input_length": {tokens}, "output_length": {output_tokens}, "hash_ids": {ids:?}}}"#
+    )
+}

@@ -1,0 +1,72 @@
+//! Experiments on all cores.
+
+use std::{
+    io::{IsTerminal, Write},
+    num::NonZeroUsize,
+    sync::{
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
+    thread,
+};
+
+use simulate::{Cell, CellReport, Trace};
+
+/// Runs every cell; the reports are in the order of the cells, whichever was done first.
+pub(super) fn run(trace: &Trace, cells: &[Cell]) -> Vec<CellReport> {
+    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(cells.len());
+    let next = AtomicUsize::new(0);
+    let mut reports: Vec<Option<CellReport>> = vec![None; cells.len()];
+    let progress = Progress { cells: cells.len(), shown: std::io::stderr().is_terminal() };
+    progress.show(0);
+    thread::scope(|scope| {
+        // Room for all, so that nobody waits to hand in.
+        let (done, inbox) = mpsc::sync_channel(cells.len());
+        for _ in 0..threads {
+            let (done, next) = (done.clone(), &next);
+            scope.spawn(move || {
+                while let Some((place, cell)) = take(next, cells) {
+                    if done.send((place, simulate::run(trace, cell))).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        drop(done);
+        for (count, (place, report)) in inbox.iter().enumerate() {
+            reports[place] = Some(report);
+            progress.show(count + 1);
+        }
+    });
+    progress.clear();
+    reports.into_iter().flatten().collect()
+}
+
+/// The next cell that nobody has taken.
+fn take<'a>(next: &AtomicUsize, cells: &'a [Cell]) -> Option<(usize, &'a Cell)> {
+    let place = next.fetch_add(1, Ordering::Relaxed);
+    cells.get(place).map(|cell| (place, cell))
+}
+
+/// One line on a terminal, overwritten.
+struct Progress {
+    cells: usize,
+    shown: bool,
+}
+
+impl Progress {
+    fn show(&self, done: usize) {
+        self.write(&format!("\r{done} of {} experiments done", self.cells));
+    }
+
+    fn clear(&self) {
+        self.write("\r\x1b[K");
+    }
+
+    fn write(&self, text: &str) {
+        if self.shown {
+            let mut stderr = std::io::stderr().lock();
+            let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
+        }
+    }
+}
