@@ -38,6 +38,9 @@ pub struct TargetLoad {
 /// Dispatched prefill work counts towards utilisation this long.
 const WORK_MEMORY: Duration = Duration::from_secs(30);
 
+/// A target's mean backlog reaches back this far.
+const BACKLOG_MEMORY: Duration = Duration::from_secs(120);
+
 /// Cold tokens given to a target count towards its share this long.
 const COLD_MEMORY: Duration = Duration::from_secs(300);
 
@@ -69,6 +72,9 @@ pub(crate) struct FirstToken {
 /// A prefill that nothing stood before: what a worker's speed is learned from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct PrefillSample {
+    /// Tokens that were there already.
+    pub(crate) start: u32,
+    /// Tokens that were computed.
     pub(crate) tokens: u32,
     pub(crate) ms: f64,
 }
@@ -113,6 +119,16 @@ impl Ledger {
         }
     }
 
+    /// Takes note of the backlogs of these targets, for their means.
+    pub(crate) fn note_backlogs(&mut self, now: Moment, targets: impl Iterator<Item = Target>) {
+        for target in targets {
+            if let Some(account) = self.accounts.get_mut(&target) {
+                let backlog_ms = account.backlog_ms(now);
+                account.mean_backlog.note(now, backlog_ms);
+            }
+        }
+    }
+
     /// Counts `load` on its target.
     pub(crate) fn open(&mut self, now: Moment, load: Load) -> ReservationId {
         self.issued += 1;
@@ -146,7 +162,8 @@ impl Ledger {
         account.decode_sequences += 1;
         account.decode_tokens += u64::from(load.prompt_tokens);
         let ms = now.ms_since(reservation.opened);
-        let prefill = PrefillSample { tokens: load.uncached_tokens, ms: (ms - load.interleave_ms).max(0.0) };
+        let start = load.prompt_tokens.saturating_sub(load.uncached_tokens);
+        let prefill = PrefillSample { start, tokens: load.uncached_tokens, ms: (ms - load.interleave_ms).max(0.0) };
         (load.answer == Answer::Streamed).then(|| FirstToken {
             worker: load.target.worker,
             ms,
@@ -220,6 +237,21 @@ impl Ledger {
     }
 }
 
+/// A mean over time that forgets.
+#[derive(Clone, Copy, Debug, Default)]
+struct TimeMean {
+    value: f64,
+    at: Moment,
+}
+
+impl TimeMean {
+    /// It was `value` since it was noted last.
+    fn note(&mut self, now: Moment, value: f64) {
+        let kept = (-(now.since(self.at).as_secs_f64() / BACKLOG_MEMORY.as_secs_f64())).exp();
+        *self = Self { value: self.value * kept + value * (1.0 - kept), at: now.max(self.at) };
+    }
+}
+
 /// One target's load.
 #[derive(Debug)]
 pub(crate) struct Account {
@@ -237,6 +269,7 @@ pub(crate) struct Account {
     /// Compared blocks of open reservations, with how many hold each. Prefixes of its members are members.
     active: HashMap<u64, u32>,
     uncompared: u64,
+    mean_backlog: TimeMean,
     last_dispatch: u64,
     work_ms: Decayed,
     cold_tokens: Decayed,
@@ -264,6 +297,7 @@ impl Default for Account {
             active: HashMap::new(),
             uncompared: 0,
             last_dispatch: 0,
+            mean_backlog: TimeMean::default(),
             work_ms: Decayed::over(WORK_MEMORY),
             cold_tokens: Decayed::over(COLD_MEMORY),
             forgotten: false,
@@ -313,6 +347,11 @@ impl Account {
     /// Prompt tokens of the sequences that are generating.
     pub(crate) fn decode_tokens(&self) -> u64 {
         self.decode_tokens
+    }
+
+    /// Mean backlog lately, by time.
+    pub(crate) fn mean_backlog_ms(&self) -> f64 {
+        self.mean_backlog.value
     }
 
     /// Number of the latest reservation here; 0 if there was none.

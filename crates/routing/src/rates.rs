@@ -1,29 +1,36 @@
 //! How fast a worker is, learned from its first tokens.
 //!
 //! Samples are taken by the ledger when a worker had no prefill waiting, so that the time to first token is
-//! `overhead + tokens * rate` and nothing else. The fit is the median of slopes between short and long prompts: it
-//! shrugs off a quarter of wild samples, forgets by keeping the latest few, and never leaves its bounds. A worker that
-//! is not known yet is taken to be like the others.
+//! `overhead + a * tokens + b * (end^2 - start^2)` and nothing else: attention makes a token dearer the more stand before
+//! it. One curve is fitted to the first tokens of all workers, so that it is known soon and for every length; what is a
+//! worker's own is how many times that it takes. The fit weighs samples by how far they are off, relatively, and so
+//! shrugs off wild ones; it forgets by keeping the latest. A worker that is not known yet is taken to be like the others.
 //!
-//! **Invariant**: whatever is observed, every figure is finite, positive and within [`BOUNDS`].
+//! **Invariant**: whatever is observed, every figure is finite, positive and within its bounds.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, ops::RangeInclusive};
 
 use kv_blocks::WorkerId;
+
+use self::fit::{Curve, Sample};
+
+mod fit;
 
 /// How fast a worker is believed to be.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
-    /// Prompt tokens computed in a second.
+    /// Prompt tokens computed in a second, of a prompt of 4,096.
     pub prefill_tokens_per_s: f64,
     /// Time to first token that does not depend on the prompt.
     pub overhead_ms: f64,
     /// What one more sequence in the batch adds to each decode step; a prior, not learned yet.
     pub decode_ms_per_sequence: f64,
-    /// First tokens the estimate has seen.
+    /// First tokens of the worker that the estimate has seen.
     pub samples: u64,
-    /// Whether enough were seen to trust them over the prior.
+    /// Whether enough of its own were seen to tell it from the others.
     pub learned: bool,
+    /// Of the worker.
+    curve: Curve,
 }
 
 impl Rates {
@@ -34,11 +41,12 @@ impl Rates {
         decode_ms_per_sequence: 0.02,
         samples: 0,
         learned: false,
+        curve: Curve::PRIOR,
     };
 
-    /// Time to compute `tokens` prompt tokens.
-    pub(crate) fn prefill_ms(&self, tokens: f64) -> f64 {
-        tokens * 1e3 / self.prefill_tokens_per_s
+    /// Time to compute `tokens` prompt tokens behind `start` that are there.
+    pub(crate) fn prefill_ms(&self, start: f64, tokens: f64) -> f64 {
+        self.curve.ms(start, tokens)
     }
 
     /// What the decoding sequences add to one step: their number, and the context they read (a sequence of 700 tokens
@@ -51,41 +59,92 @@ impl Rates {
 /// Context tokens that cost one decode step as much as one more sequence does.
 pub(crate) const CONTEXT_TOKENS_PER_SEQUENCE: f64 = 700.0;
 
-/// A CPU with a large model, to a rack with a small one: milliseconds per token, and overhead in milliseconds.
-const BOUNDS: (std::ops::RangeInclusive<f64>, std::ops::RangeInclusive<f64>) = (0.002..=50.0, 0.0..=2000.0);
-
-/// Samples kept for a fit; older ones are forgotten.
-const KEPT: usize = 32;
-
-/// Samples needed before a fit replaces the prior.
-const ENOUGH: u64 = 8;
+/// Length of the prompt that a worker's speed is told for.
+const TOLD_TOKENS: f64 = 4096.0;
+/// Speeds that are told.
+const TOLD: RangeInclusive<f64> = 20.0..=500_000.0;
+/// Overheads that are told.
+const OVERHEAD_MS: RangeInclusive<f64> = 0.0..=2000.0;
+/// Times a worker may take of what the others do.
+const FACTOR: RangeInclusive<f64> = 0.02..=50.0;
+/// Samples of one worker that are kept; older ones are forgotten.
+const KEPT_OF_ONE: usize = 32;
+/// Samples of one worker that tell it from the others.
+const ENOUGH: usize = 8;
+/// Samples of all workers together that replace the prior.
+const ENOUGH_OF_ALL: usize = 8;
+/// Samples of all workers that are kept; older ones are forgotten.
+const KEPT: usize = 96;
+/// While there are fewer than this, each sample is fitted; afterwards every fourth.
+const EAGER: u64 = 64;
 
 /// What is known of every worker's speed. Bounded: one learner per worker that has not been forgotten.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct RateBook {
     workers: HashMap<WorkerId, Learner>,
-    /// All workers as one: the prior of a worker that is not known yet.
-    fleet: Learner,
+    /// The latest of all workers; when full the oldest is overwritten.
+    kept: Vec<(WorkerId, Sample)>,
+    seen: u64,
+    /// Of a worker whose factor is 1.
+    curve: Curve,
+}
+
+impl Default for RateBook {
+    fn default() -> Self {
+        Self { workers: HashMap::new(), kept: Vec::new(), seen: 0, curve: Curve::PRIOR }
+    }
+}
+
+/// How many times what the others take a worker does.
+#[derive(Debug)]
+struct Learner {
+    /// The latest; when full the oldest is overwritten.
+    kept: Vec<Sample>,
+    samples: u64,
+    factor: f64,
+}
+
+impl Default for Learner {
+    fn default() -> Self {
+        Self { kept: Vec::new(), samples: 0, factor: 1.0 }
+    }
 }
 
 impl RateBook {
-    /// `worker` took `ms` to the first token of a prompt with `tokens` to compute, and had nothing else to compute.
-    pub(crate) fn observe(&mut self, worker: WorkerId, tokens: u32, ms: f64) {
-        self.workers.entry(worker).or_default().observe(tokens, ms);
-        self.fleet.observe(tokens, ms);
+    /// `worker` took `ms` to the first token of a prompt of which `tokens` were to be computed behind `start` that were
+    /// there, and had nothing else to compute.
+    pub(crate) fn observe(&mut self, worker: WorkerId, start: u32, tokens: u32, ms: f64) {
+        if tokens == 0 || !ms.is_finite() || ms <= 0.0 {
+            return;
+        }
+        let sample = Sample::new(f64::from(start), f64::from(tokens), ms);
+        put(&mut self.kept, KEPT, self.seen, (worker, sample));
+        self.seen += 1;
+        if self.kept.len() >= ENOUGH_OF_ALL && (self.seen < EAGER || self.seen.is_multiple_of(4)) {
+            self.fit();
+        }
+        self.workers.entry(worker).or_default().observe(sample, &self.curve);
+    }
+
+    /// Fits the curve to what all would have taken were they alike.
+    fn fit(&mut self) {
+        let factor = |worker| self.workers.get(worker).map_or(1.0, |learner| learner.factor);
+        let alike: Vec<Sample> = self.kept.iter().map(|(worker, sample)| sample.over(factor(worker))).collect();
+        self.curve = fit::fit(&alike, self.curve);
     }
 
     /// The best belief about `worker`.
     pub(crate) fn of(&self, worker: WorkerId) -> Rates {
         let own = self.workers.get(&worker);
         let samples = own.map_or(0, |learner| learner.samples);
-        let learned = samples >= ENOUGH;
-        let source = own.filter(|_| learned).unwrap_or(&self.fleet);
+        let curve = self.curve.times(own.map_or(1.0, |learner| learner.factor));
+        let told = TOLD_TOKENS * 1e3 / curve.ms(0.0, TOLD_TOKENS);
         Rates {
-            prefill_tokens_per_s: 1e3 / source.ms_per_token,
-            overhead_ms: source.overhead_ms,
+            prefill_tokens_per_s: told.clamp(*TOLD.start(), *TOLD.end()),
+            overhead_ms: curve.overhead_ms.clamp(*OVERHEAD_MS.start(), *OVERHEAD_MS.end()),
             samples,
-            learned,
+            learned: samples >= ENOUGH as u64,
+            curve,
             ..Rates::PRIOR
         }
     }
@@ -95,86 +154,27 @@ impl RateBook {
     }
 }
 
-#[derive(Debug)]
-struct Learner {
-    /// The latest samples (tokens, ms); when full the oldest is overwritten.
-    kept: Vec<(f64, f64)>,
-    samples: u64,
-    ms_per_token: f64,
-    overhead_ms: f64,
-}
-
-impl Default for Learner {
-    fn default() -> Self {
-        Self {
-            kept: Vec::new(),
-            samples: 0,
-            ms_per_token: 1e3 / Rates::PRIOR.prefill_tokens_per_s,
-            overhead_ms: Rates::PRIOR.overhead_ms,
-        }
-    }
-}
-
 impl Learner {
-    fn observe(&mut self, tokens: u32, ms: f64) {
-        if tokens == 0 || !ms.is_finite() || ms < 0.0 {
-            return;
-        }
-        let sample = (f64::from(tokens), ms);
-        if self.kept.len() < KEPT {
-            self.kept.push(sample);
-        } else {
-            self.kept[usize::try_from(self.samples % KEPT as u64).expect("below KEPT")] = sample;
-        }
+    fn observe(&mut self, sample: Sample, curve: &Curve) {
+        put(&mut self.kept, KEPT_OF_ONE, self.samples, sample);
         self.samples += 1;
-        if self.samples >= ENOUGH {
-            self.fit();
-        }
-    }
-
-    fn fit(&mut self) {
-        let (slope_bounds, overhead_bounds) = BOUNDS;
-        let slope = |ms_per_token: f64| ms_per_token.clamp(*slope_bounds.start(), *slope_bounds.end());
-        let overhead = |ms: f64| ms.clamp(*overhead_bounds.start(), *overhead_bounds.end());
-
-        let mut sorted = self.kept.clone();
-        sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let (short, long) = sorted.split_at(sorted.len() / 2);
-        let least_apart = 0.1 * long.last().map_or(0.0, |longest| longest.0);
-        let pairs: Vec<_> =
-            short.iter().zip(long).filter(|(a, b)| b.0 - a.0 >= least_apart.max(1.0)).map(|(a, b)| (*a, *b)).collect();
-        if pairs.len() >= 4 {
-            let ms_per_token = slope(median(pairs.iter().map(|(a, b)| (b.1 - a.1) / (b.0 - a.0))));
-            let base = median(sorted.iter().map(|(tokens, ms)| ms - ms_per_token * tokens));
-            let noise = median(sorted.iter().map(|(tokens, ms)| (ms - base - ms_per_token * tokens).abs()));
-            let spread = median(pairs.iter().map(|(a, b)| b.0 - a.0));
-            // Lengths that explain no more than the noise say nothing about the slope.
-            if ms_per_token * spread >= 2.0 * noise {
-                self.ms_per_token = ms_per_token;
-                self.overhead_ms = overhead(base);
-                return;
-            }
-            // All the time there is goes to the prompt's length, or to what does not depend on it: only the latter is
-            // supported by prompts too short to tell, unless the old slope already explains more than was seen.
-            self.ms_per_token = self.ms_per_token.min(slope(median(sorted.iter().map(|(tokens, ms)| ms / tokens))));
-            self.overhead_ms = overhead(median(sorted.iter().map(|(tokens, ms)| ms - self.ms_per_token * tokens)));
+        if self.kept.len() < ENOUGH {
             return;
         }
-        // Prompts of one length cannot tell slope from overhead: the overhead stays, within half of what was seen.
-        self.overhead_ms = overhead(self.overhead_ms.min(0.5 * median(sorted.iter().map(|(_, ms)| *ms))));
-        let base = self.overhead_ms;
-        self.ms_per_token = slope(median(sorted.iter().map(|(tokens, ms)| (ms - base) / tokens)));
+        let factor = fit::median(self.kept.iter().map(|sample| sample.ratio(curve)));
+        // Within a tenth of the others it is one of them: a few samples more or less are no reason to prefer it.
+        let alike = (0.9..=1.1).contains(&factor);
+        self.factor = if alike { 1.0 } else { factor.clamp(*FACTOR.start(), *FACTOR.end()) };
     }
 }
 
-/// The middle value; of two middle ones the upper. Zero of nothing.
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    if values.is_empty() {
-        return 0.0;
+/// Keeps the latest `most`; `number` is how many came before.
+fn put<T>(kept: &mut Vec<T>, most: usize, number: u64, item: T) {
+    if kept.len() < most {
+        kept.push(item);
+    } else {
+        kept[usize::try_from(number % most as u64).expect("below a usize")] = item;
     }
-    let middle = values.len() / 2;
-    *values.select_nth_unstable_by(middle, f64::total_cmp).1
 }
 
 #[cfg(test)]
@@ -190,7 +190,7 @@ mod tests {
         let mut book = RateBook::default();
         for i in 0..count {
             let tokens = 60 + (i * 997) % 3000;
-            book.observe(W, tokens, disturb(i, overhead_ms + f64::from(tokens) * 1e3 / tokens_per_s));
+            book.observe(W, 0, tokens, disturb(i, overhead_ms + f64::from(tokens) * 1e3 / tokens_per_s));
         }
         book.of(W)
     }
@@ -222,9 +222,10 @@ mod tests {
         for i in 0..200u32 {
             let tokens = 60 + (i * 997) % 3000;
             let ms_per_token = if i < 100 { 0.1 } else { 0.4 };
-            book.observe(W, tokens, 5.0 + f64::from(tokens) * ms_per_token);
+            book.observe(W, 0, tokens, 5.0 + f64::from(tokens) * ms_per_token);
         }
-        assert!(close(book.of(W).prefill_tokens_per_s, 2_500.0, 0.02));
+        let rates = book.of(W);
+        assert!(close(rates.prefill_tokens_per_s, 2_500.0, 0.02), "{rates:?}");
     }
 
     #[test]
@@ -233,19 +234,50 @@ mod tests {
             let mut book = RateBook::default();
             let took = overhead_ms + 1000.0 * 1e3 / tokens_per_s;
             for _ in 0..30 {
-                book.observe(W, 1000, took);
+                book.observe(W, 0, 1000, took);
             }
             let rates = book.of(W);
-            assert!(close(rates.overhead_ms + rates.prefill_ms(1000.0), took, 0.01), "{rates:?}");
+            assert!(close(rates.overhead_ms + rates.prefill_ms(0.0, 1000.0), took, 0.01), "{rates:?}");
             assert!(close(rates.prefill_tokens_per_s, tokens_per_s, 0.25), "{rates:?}");
         }
+    }
+
+    #[test]
+    fn long_prompts_are_dearer_per_token_and_so_is_what_stands_behind_much() {
+        let mut book = RateBook::default();
+        let took = |start: f64, tokens: f64| 14.0 + 0.014 * tokens + 5e-7 * tokens * (2.0 * start + tokens);
+        for i in 0..200u32 {
+            let (start, tokens) = ((i % 7) * 5_000, 100 + (i * 997) % 30_000);
+            // Up to a tenth more or less.
+            let noise = 0.9 + f64::from((i * 7919) % 21) / 100.0;
+            book.observe(W, start, tokens, noise * took(f64::from(start), f64::from(tokens)));
+        }
+        let rates = book.of(W);
+        for (start, tokens) in [(0.0, 1_000.0), (0.0, 30_000.0), (30_000.0, 1_000.0), (10_000.0, 10_000.0)] {
+            let (got, want) = (rates.overhead_ms + rates.prefill_ms(start, tokens), took(start, tokens));
+            assert!(close(got, want, 0.1), "{start} {tokens}: {got} {want}");
+        }
+    }
+
+    #[test]
+    fn a_slow_worker_among_fast_ones_is_told_apart_and_its_fellows_are_alike() {
+        let mut book = RateBook::default();
+        for i in 0..240u32 {
+            let tokens = 200 + (i * 997) % 8_000;
+            let slow = if i % 4 == 0 { 3.0 } else { 1.0 };
+            let noise = 0.95 + f64::from((i * 7919) % 11) / 100.0;
+            book.observe(WorkerId(i % 4), 0, tokens, 10.0 + noise * slow * 0.1 * f64::from(tokens));
+        }
+        let speed = |worker| book.of(WorkerId(worker)).prefill_tokens_per_s;
+        assert!(close(speed(1), 10_000.0, 0.1) && close(speed(0), 3_333.0, 0.1), "{} {}", speed(0), speed(1));
+        assert_eq!((speed(1), speed(2)), (speed(2), speed(3)));
     }
 
     #[test]
     fn short_prompts_drowned_in_noise_do_not_make_prefill_free() {
         let mut book = RateBook::default();
         for i in 0..64u32 {
-            book.observe(W, 8 + i % 24, 20.0 + f64::from((i * 7919) % 13));
+            book.observe(W, 0, 8 + i % 24, 20.0 + f64::from((i * 7919) % 13));
         }
         let rates = book.of(W);
         assert!(rates.prefill_tokens_per_s <= 7_001.0, "{rates:?}");
@@ -257,7 +289,7 @@ mod tests {
         assert_eq!(book.of(W), Rates::PRIOR);
         for i in 0..30u32 {
             let tokens = 60 + (i * 997) % 3000;
-            book.observe(WorkerId(2), tokens, 20.0 + f64::from(tokens) * 2.0);
+            book.observe(WorkerId(2), 0, tokens, 20.0 + f64::from(tokens) * 2.0);
         }
         let rates = book.of(W);
         assert!(!rates.learned);
@@ -271,7 +303,7 @@ mod tests {
         fn no_sequence_of_samples_leaves_the_bounds(samples in prop::collection::vec((0u32.., -1e3f64..1e9), 0..100)) {
             let mut book = RateBook::default();
             for (tokens, ms) in samples {
-                book.observe(W, tokens, ms);
+                book.observe(W, 0, tokens, ms);
             }
             let rates = book.of(W);
             prop_assert!((20.0..=500_001.0).contains(&rates.prefill_tokens_per_s));

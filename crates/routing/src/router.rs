@@ -161,7 +161,7 @@ impl Router {
         let Some(seen) = state.ledger.first_token(now, id) else { return };
         state.latencies.observe(now, seen.worker, seen.ms);
         if let Some(alone) = seen.alone {
-            state.rates.observe(seen.worker, alone.tokens, alone.ms);
+            state.rates.observe(seen.worker, alone.start, alone.tokens, alone.ms);
         }
     }
 

@@ -89,7 +89,8 @@ impl State {
     /// Counts the request's load on the winner.
     pub(crate) fn reserve(&mut self, now: Moment, job: &Job<'_>, choice: &Choice<'_>) -> ReservationId {
         let targets = choice.scene.contenders.iter().map(Contender::target);
-        self.ledger.admit(now, targets, choice.newcomer_cold_tokens);
+        self.ledger.admit(now, targets.clone(), choice.newcomer_cold_tokens);
+        self.ledger.note_backlogs(now, targets);
         let winner = choice.winner();
         if job.pin.is_none() {
             // Who was asked for by name has not used up a turn.
@@ -118,6 +119,7 @@ impl State {
         Standing {
             load,
             backlog_ms: known(Account::backlog_ms),
+            mean_backlog_ms: account.map_or(0.0, Account::mean_backlog_ms),
             decode_tokens: account.map_or(0, Account::decode_tokens),
             work_ms: known(Account::work_ms),
             cold_tokens: account.map_or(newcomer_cold_tokens, |account| account.cold_tokens(now)),
@@ -136,7 +138,10 @@ fn load(job: &Job<'_>, winner: &Contender<'_>) -> Load {
         target: surveyed.candidate.target,
         prompt_tokens: job.prompt_tokens,
         uncached_tokens: surveyed.uncached_tokens,
-        prefill_ms: standing.rates.prefill_ms(f64::from(surveyed.uncached_tokens)),
+        prefill_ms: standing.rates.prefill_ms(
+            f64::from(job.prompt_tokens.saturating_sub(surveyed.uncached_tokens)),
+            f64::from(surveyed.uncached_tokens),
+        ),
         interleave_ms: standing.rates.step_ms(standing.load.decode_sequences, standing.decode_tokens),
         blocks: surveyed.blocks.clone(),
         answer: job.answer,

@@ -291,6 +291,8 @@ pub(crate) struct Standing {
     pub(crate) load: TargetLoad,
     /// Time until its queued prefills are computed.
     pub(crate) backlog_ms: f64,
+    /// The same, on average lately.
+    pub(crate) mean_backlog_ms: f64,
     /// Context of its generating sequences.
     pub(crate) decode_tokens: u64,
     /// Prefill time given to it lately.

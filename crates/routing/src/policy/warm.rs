@@ -10,6 +10,7 @@
 //! - `others_ms`: the prefill once more, times a weight that grows with utilisation: what a miss costs everyone else;
 //! - `decode_slowdown_ms`: a share of the time by which the sequences there get slower;
 //! - `eviction_ms`: what active blocks beyond the size of its cache would have to wait;
+//! - `home_ms`: for a prompt that is cold there for the better part, a share of the time that others waited there lately;
 //! - `spread_ms`: more for cold work on a target that got more of it than the others lately, less (below zero) on one
 //!   that got less, and more for a target that holds far more requests than the others: a hot prefix is copied before
 //!   its holder drowns.
@@ -23,7 +24,7 @@ use crate::rates::CONTEXT_TOKENS_PER_SEQUENCE;
 #[derive(Debug, Default)]
 pub(super) struct Warm;
 
-const TERMS: [&str; 9] = [
+const TERMS: [&str; 10] = [
     "prefill_ms",
     "queue_ms",
     "decode_slowdown_ms",
@@ -33,6 +34,7 @@ const TERMS: [&str; 9] = [
     "others_ms",
     "interleave_ms",
     "overhead_ms",
+    "home_ms",
 ];
 
 /// Weight of a request's own prefill when nothing else is going on, per unit of load, and at most.
@@ -43,19 +45,17 @@ const OTHERS_MOST: f64 = 12.0;
 const WORK_MEMORY_MS: f64 = 30_000.0;
 const UTILISATION_MOST: f64 = 0.97;
 /// Share of the decode slow-down that counts.
-const DECODE_SHARE: f64 = 0.02;
+const DECODE_SHARE: f64 = 0.05;
 /// What active blocks of a whole cache too many cost.
 const EVICTION_MS: f64 = 5000.0;
-/// Weight of uneven cold work, and the unevenness it is capped at. Below the weight of a request's own prefill on an idle
-/// fleet, so that a second equal prompt waits for the first rather than computing it again elsewhere.
-const SHARE: f64 = 0.25;
+/// Unevenness of cold work is capped at this. Its weight is 1 where the fleet has computed many times this prompt lately,
+/// and falls to nothing before: a second equal prompt is to wait for the first rather than be computed again elsewhere,
+/// and a first burst is not to scatter.
 const SHARE_MOST: f64 = 4.0;
-/// A target left with less than half its share of cold work gets up to this weight off: every prompt may begin with the
-/// same system prompt, and without it all conversations would crowd onto its first holders for ever. Only where the
-/// fleet has computed many times this prompt lately, so that a first burst does not scatter.
-const IDLE_CREDIT: f64 = 1.0;
-const IDLE_BELOW: f64 = -0.5;
-const IDLE_VOLUME: f64 = 4.0;
+const SHARE_VOLUME: f64 = 4.0;
+/// Share of a target's mean backlog that speaks against a prompt that is cold there for the better part: it has no home
+/// yet, and whoever returns to that target will stand behind it.
+const HOME_SHARE: f64 = 0.2;
 /// A target may hold this many requests, or so many times the mean, before its load alone speaks against it: a guard
 /// against herds, not a balance. On public traces a bound of 16 cost half again the mean TTFT near saturation, where
 /// counts are naturally uneven; this one changes nothing.
@@ -89,8 +89,9 @@ impl Rule for Warm {
 struct Fleet {
     /// Weight of a request's own prefill.
     others: f64,
-    /// Mean of the cold tokens given lately.
+    /// Mean of the cold tokens given lately, and of the time that they take where they were given.
     cold_tokens: f64,
+    cold_s: f64,
     /// Requests a target may hold.
     holds: f64,
 }
@@ -105,6 +106,7 @@ impl Fleet {
         Self {
             others: (OTHERS_IDLE + OTHERS_GAIN * utilisation / (1.0 - utilisation)).min(OTHERS_MOST),
             cold_tokens: sum(|contender| contender.standing.cold_tokens) / count,
+            cold_s: sum(cold_s) / count,
             holds: (HELD_OVER_MEAN * (in_flight + 1.0) / count).max(HELD_FREELY),
         }
     }
@@ -116,9 +118,11 @@ fn price(scene: &Scene<'_>, contender: &Contender<'_>, fleet: &Fleet) -> Price {
     let prompt = f64::from(scene.prompt_tokens);
     let output = f64::from(scene.expected_output_tokens);
 
-    let prefill = rates.prefill_ms(f64::from(surveyed.uncached_tokens));
+    let uncached = f64::from(surveyed.uncached_tokens);
+    let prefill = rates.prefill_ms((prompt - uncached).max(0.0), uncached);
     let warm = surveyed.warm;
     let reload = rates.prefill_ms(
+        0.0,
         RELOAD_HOST * f64::from(warm.host)
             + RELOAD_DISK * f64::from(warm.disk)
             + RELOAD_REMOTE * f64::from(warm.remote),
@@ -132,7 +136,10 @@ fn price(scene: &Scene<'_>, contender: &Contender<'_>, fleet: &Fleet) -> Price {
     let slowdown = DECODE_SHARE * output * (step + f64::from(load.decode_sequences) * joining);
     let eviction = eviction_ms(contender, output);
     let weight = scene.overlap_weight;
-    let spread = weight * share(contender, fleet, prompt) * prefill + held(contender, fleet) * rates.prefill_ms(prompt);
+    let spread =
+        weight * share(contender, fleet, prompt) * prefill + held(contender, fleet) * rates.prefill_ms(0.0, prompt);
+
+    let home = if 2.0 * uncached > prompt { HOME_SHARE * standing.mean_backlog_ms } else { 0.0 };
 
     let terms = [
         weight * prefill,
@@ -144,6 +151,7 @@ fn price(scene: &Scene<'_>, contender: &Contender<'_>, fleet: &Fleet) -> Price {
         weight * others,
         interleave,
         rates.overhead_ms,
+        home,
     ];
     Price {
         predicted_ttft_ms: Some(ttft),
@@ -163,15 +171,18 @@ fn eviction_ms(contender: &Contender<'_>, output: f64) -> f64 {
     EVICTION_MS * ((after as f64 + growth - total) / total).max(0.0)
 }
 
+/// Time that the cold tokens given to it lately take there: a slow target has its share with fewer.
+fn cold_s(contender: &Contender<'_>) -> f64 {
+    contender.standing.cold_tokens / contender.standing.rates.prefill_tokens_per_s
+}
+
 /// Weight on cold work by how much of it the target got lately: negative below the mean.
 fn share(contender: &Contender<'_>, fleet: &Fleet, prompt: f64) -> f64 {
-    if fleet.cold_tokens <= 0.0 {
+    if fleet.cold_s <= 0.0 {
         return 0.0;
     }
-    let uneven = (contender.standing.cold_tokens / fleet.cold_tokens - 1.0).min(SHARE_MOST);
-    let idle = ((IDLE_BELOW - uneven) / (1.0 + IDLE_BELOW)).clamp(0.0, 1.0);
-    let volume = fleet.cold_tokens / (fleet.cold_tokens + IDLE_VOLUME * prompt);
-    SHARE * uneven - IDLE_CREDIT * idle * volume
+    let uneven = (cold_s(contender) / fleet.cold_s - 1.0).min(SHARE_MOST);
+    uneven * fleet.cold_tokens / (fleet.cold_tokens + SHARE_VOLUME * prompt)
 }
 
 /// Weight on the whole prompt by how far the target is above what it may hold.
