@@ -74,7 +74,10 @@ impl State {
         };
         let ruling = policy.ruling(settings, &scene, |scene| self.rules.scored(scene));
         let rule = self.rules.of(ruling);
-        let prices = rule.price(&scene);
+        let mut prices = rule.price(&scene);
+        if job.pin.is_none() && policy.fell_back_to(ruling) {
+            prices.iter_mut().for_each(|price| price.terms = price.terms.of_fallback());
+        }
         let order = order(&prices, job.random);
         let place = if rule.draws() { pick(&prices, &order, temperature, job.random) } else { 0 };
         let label = match job.pin {

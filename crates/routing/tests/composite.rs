@@ -68,7 +68,9 @@ fn below_the_threshold_the_ring_decides_for_continuum_and_the_fallback_for_compo
     for ask in [&little, &nobody, &keyless] {
         let decision = decided(&composite, ask);
         assert_eq!((decision.method, decision.label), (Method::Fallback, Some("fallback")));
+        assert!(decision.candidates.iter().all(|row| row.terms.get("fallback") == Some(1.0)));
     }
+    assert_eq!(decided(&composite, &enough).candidates[0].terms.get("fallback"), None);
     assert_eq!(decided(&composite, &enough).label, Some("kv_aware"));
 
     let continuum = Fleet::with(4, Policy::Continuum);

@@ -221,6 +221,8 @@ impl CostUnit {
 pub struct Terms {
     names: &'static [&'static str],
     values: [f64; Self::MOST],
+    /// Another policy priced than the one that was asked.
+    fallback: bool,
 }
 
 impl Terms {
@@ -232,12 +234,17 @@ impl Terms {
         const { assert!(N <= Self::MOST, "a policy has more terms than are kept") };
         let mut values = [0.0; Self::MOST];
         values[..N].copy_from_slice(&terms);
-        Self { names, values }
+        Self { names, values, fallback: false }
     }
 
-    /// Names and values, in the policy's order.
+    /// The same with the term `fallback`.
+    pub(crate) fn of_fallback(self) -> Self {
+        Self { fallback: true, ..self }
+    }
+
+    /// Names and values, in the policy's order; last `fallback`, 1, where the policy that was asked could not decide.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, f64)> + '_ {
-        self.names.iter().copied().zip(self.values)
+        self.names.iter().copied().zip(self.values).chain(self.fallback.then_some(("fallback", 1.0)))
     }
 
     /// The value of one term.
