@@ -165,6 +165,7 @@ fn the_kind_of_a_worker_s_stream_follows_from_its_endpoint_unless_it_is_given() 
         ("source: poll", EventSource::Poll),
         ("source: none, endpoint: \"http://h/kv\"", EventSource::None),
         ("source: zmq", EventSource::Zmq),
+        ("source: none, bind: true, replay_endpoint: \"tcp://h:5558\"", EventSource::None),
         ("endpoint: \"tcp://*:5557\", bind: true", EventSource::Auto),
     ] {
         assert_eq!(source(events), expected, "{events}");

@@ -236,6 +236,7 @@ fn orders_for(id: WorkerId, worker: &config::Worker, parts: &FleetParts, url: Wo
             own: worker.kv_events.clone(),
             all: parts.kv_events.clone(),
             host_is_its_own: !shared_host,
+            bound_alone: parts.workers.iter().filter(|other| bound_alike(worker, other)).count() <= 1,
             url,
             api_key: worker.api_key.clone(),
             block_size: worker.block_size,
@@ -244,6 +245,12 @@ fn orders_for(id: WorkerId, worker: &config::Worker, parts: &FleetParts, url: Wo
         connect_timeout: parts.connect_timeout,
         scrape_every: SCRAPE_EVERY,
     }
+}
+
+/// Whether two workers connect to one socket of ours with topics that do not tell them apart; also a worker and itself.
+fn bound_alike(one: &config::Worker, other: &config::Worker) -> bool {
+    let (one, other) = (&one.kv_events, &other.kv_events);
+    one.bind && other.bind && one.endpoint == other.endpoint && one.topic == other.topic
 }
 
 fn first_view(order: &Orders, worker: &config::Worker, clock: &net::Clock) -> WorkerView {

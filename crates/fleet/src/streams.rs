@@ -15,6 +15,14 @@ use crate::{board::Board, entry::EventStream};
 /// Pause before a stream that could not be started, or that ended by itself, is started again.
 const RETRY: Duration = Duration::from_secs(2);
 
+/// An endpoint as it may be logged.
+fn without_password(endpoint: &str) -> String {
+    match endpoint.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.1))) {
+        Some((scheme, place)) => format!("{scheme}://***@{place}"),
+        None => endpoint.to_owned(),
+    }
+}
+
 /// The streams of one worker as they run.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
@@ -76,7 +84,7 @@ impl Streams {
                 }
                 Err(reason) => {
                     if !self.refusals.contains(&reason) {
-                        warn!(worker = %worker.1, endpoint = stream.endpoint(), reason, "event stream not followed");
+                        warn!(worker = %worker.1, endpoint = %without_password(stream.endpoint()), reason, "event stream not followed");
                     }
                     refusals.push(reason);
                 }

@@ -102,10 +102,14 @@ impl Ledger {
     /// Cold work that a target without an account counts as having: one that joins a running fleet starts with the
     /// others' mean, which fades if it gets none, so it is filled over minutes, not flooded at once.
     pub(crate) fn newcomer_cold_tokens(&self, now: Moment, targets: impl Iterator<Item = Target>) -> f64 {
-        let (sum, known) = targets
-            .filter_map(|target| self.account(target))
-            .fold((0.0, 0u32), |(sum, known), account| (sum + account.cold_tokens(now), known + 1));
-        sum / f64::from(known.max(1))
+        let mean = |accounts: &mut dyn Iterator<Item = &Account>| {
+            let count = |(sum, known), account: &Account| (sum + account.cold_tokens(now), known + 1u32);
+            let (sum, known) = accounts.fold((0.0, 0), count);
+            (known > 0).then(|| sum / f64::from(known))
+        };
+        // A request that only newcomers may take says nothing of the fleet.
+        let asked = mean(&mut targets.filter_map(|target| self.account(target)));
+        asked.or_else(|| mean(&mut self.accounts.values())).unwrap_or(0.0)
     }
 
     /// Opens accounts for targets not seen before, each with so much cold work behind it.

@@ -65,6 +65,8 @@ const TOLD_TOKENS: f64 = 4096.0;
 const TOLD: RangeInclusive<f64> = 20.0..=500_000.0;
 /// Overheads that are told.
 const OVERHEAD_MS: RangeInclusive<f64> = 0.0..=2000.0;
+/// A worker whose factor changes by this much at once has changed itself.
+const ANOTHER: f64 = 1.5;
 /// Times a worker may take of what the others do.
 const FACTOR: RangeInclusive<f64> = 0.02..=50.0;
 /// Samples of one worker that are kept; older ones are forgotten.
@@ -123,7 +125,26 @@ impl RateBook {
         if self.kept.len() >= ENOUGH_OF_ALL && (self.seen < EAGER || self.seen.is_multiple_of(4)) {
             self.fit();
         }
-        self.workers.entry(worker).or_default().observe(sample, &self.curve);
+        let learner = self.workers.entry(worker).or_default();
+        if learner.observe(sample, &self.curve) {
+            // It is another engine now: what it took before says nothing of anybody.
+            self.kept.retain(|(seen, _)| *seen != worker);
+            self.kept.extend(learner.kept.iter().map(|sample| (worker, *sample)));
+        }
+        self.anchor();
+    }
+
+    /// Only the product of curve and factor shows in samples. The middle one of the workers has the factor 1, so that one
+    /// that is not known is like the others, and the two do not drift apart.
+    fn anchor(&mut self) {
+        let known = || self.workers.values().filter(|learner| learner.kept.len() >= ENOUGH);
+        if known().next().is_none() {
+            return;
+        }
+        let middle = fit::median(known().map(|learner| learner.factor));
+        self.curve = self.curve.times(middle);
+        let known = self.workers.values_mut().filter(|learner| learner.kept.len() >= ENOUGH);
+        known.for_each(|learner| learner.factor /= middle);
     }
 
     /// Fits the curve to what all would have taken were they alike.
@@ -155,16 +176,19 @@ impl RateBook {
 }
 
 impl Learner {
-    fn observe(&mut self, sample: Sample, curve: &Curve) {
+    /// Whether it turned out to be of quite another speed than before.
+    fn observe(&mut self, sample: Sample, curve: &Curve) -> bool {
         put(&mut self.kept, KEPT_OF_ONE, self.samples, sample);
         self.samples += 1;
         if self.kept.len() < ENOUGH {
-            return;
+            return false;
         }
         let factor = fit::median(self.kept.iter().map(|sample| sample.ratio(curve)));
         // Within a tenth of the others it is one of them: a few samples more or less are no reason to prefer it.
         let alike = (0.9..=1.1).contains(&factor);
+        let before = self.factor;
         self.factor = if alike { 1.0 } else { factor.clamp(*FACTOR.start(), *FACTOR.end()) };
+        !(1.0 / ANOTHER..=ANOTHER).contains(&(self.factor / before))
     }
 }
 
@@ -271,6 +295,34 @@ mod tests {
         let speed = |worker| book.of(WorkerId(worker)).prefill_tokens_per_s;
         assert!(close(speed(1), 10_000.0, 0.1) && close(speed(0), 3_333.0, 0.1), "{} {}", speed(0), speed(1));
         assert_eq!((speed(1), speed(2)), (speed(2), speed(3)));
+    }
+
+    #[test]
+    fn who_is_not_known_is_like_the_others_however_long_they_were_watched() {
+        let unknown = |book: &RateBook| book.of(WorkerId(9)).prefill_tokens_per_s;
+        // One engine that changes its speed.
+        let mut book = RateBook::default();
+        for i in 0..400u32 {
+            let tokens = 60 + (i * 997) % 3000;
+            let ms_per_token = if (i / 100) % 2 == 0 { 0.1 } else { 0.4 };
+            book.observe(W, 0, tokens, 5.0 + f64::from(tokens) * ms_per_token);
+            if i % 100 >= 40 {
+                assert!(close(book.of(W).prefill_tokens_per_s, 1e3 / ms_per_token, 0.35), "{i} {:?}", book.of(W));
+                assert_eq!(unknown(&book), book.of(W).prefill_tokens_per_s);
+            }
+        }
+        // Four that are alike, with a lot of noise, for a long time.
+        let mut book = RateBook::default();
+        let mut dice = 1u64;
+        for i in 0..8_000u32 {
+            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let noise = 0.6 + 0.8 * ((dice >> 40) as f64 / (1u64 << 24) as f64);
+            let tokens = 200 + (i * 997) % 8_000;
+            book.observe(WorkerId(i % 4), 0, tokens, 10.0 + noise * 0.1 * f64::from(tokens));
+            if i > 200 {
+                assert!(close(unknown(&book), 10_000.0, 0.35), "{i} {}", unknown(&book));
+            }
+        }
     }
 
     #[test]

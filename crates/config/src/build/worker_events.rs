@@ -35,14 +35,15 @@ pub(super) fn kv_events(section: &Checked, entry: &Checked, at: usize, problems:
             _ => {}
         }
         let zmq = matches!(source, EventSource::Auto | EventSource::Zmq);
-        if bind && (!zmq || scheme.is_none()) {
+        let off = source == EventSource::None;
+        if bind && !off && (!zmq || scheme.is_none()) {
             file(
                 "bind",
                 "there is nothing to listen at".to_owned(),
                 "an endpoint with tcp:// or ipc://, or `bind: false`",
             );
         }
-        if replay.text().is_some() && !zmq {
+        if replay.text().is_some() && !off && !zmq {
             file("replay_endpoint", format!("source `{word}` is never asked for history there"), "this key left out");
         }
     }

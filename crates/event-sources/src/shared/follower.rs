@@ -198,7 +198,15 @@ impl SharedFollower {
             return false;
         };
         let target = Target { worker: publisher.id, rank: DpRank(key.1) };
-        if self.streams.values().any(|stream| stream.target == target) {
+        let same = self.streams.iter().find(|(_, stream)| stream.target == target);
+        if let Some((old, stream)) = same.map(|(old, stream)| (old.clone(), stream))
+            && stream.peer < peer
+        {
+            // It came back under another name.
+            self.sink.clear(target);
+            self.parts.lock().remove(&target);
+            self.streams.remove(&old);
+        } else if same.is_some() {
             self.last_error =
                 Some(format!("two topics speak of rank {} of {}: one is enough", key.1, publisher.worker));
             return false;

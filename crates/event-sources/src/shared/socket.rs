@@ -22,6 +22,8 @@ pub struct Member {
     pub publisher: Publisher,
     /// Its topics begin with this; of several members the one whose beginning is the longest is meant.
     pub topic: String,
+    /// Nobody else is to come whose topics begin alike: it need not be named.
+    pub alone: bool,
     /// What topics of the form `kv@POD@MODEL` may call it. Asked where the beginnings of topics do not tell members apart.
     pub pods: Vec<String>,
 }
@@ -118,15 +120,15 @@ impl Drop for Seat {
 struct Members(BTreeMap<WorkerId, Member>);
 
 impl Members {
-    /// Whose topic it is: of those whose beginning of topics is the longest that fits, the one that it names, or the only
-    /// one.
+    /// Whose topic it is: of those whose beginning of topics is the longest that fits, the one that it names, or the one
+    /// that has it alone.
     fn of(&self, topic: &[u8]) -> Option<&Publisher> {
         let fits = |member: &&Member| topic.starts_with(member.topic.as_bytes());
         let longest = self.0.values().filter(fits).map(|member| member.topic.len()).max()?;
         let mut close = self.0.values().filter(fits).filter(|member| member.topic.len() == longest);
         let pod = PodTopic::parse(topic).map(|topic| topic.pod);
         let is_named = |member: &&Member| pod.is_some_and(|pod| member.pods.iter().any(|own| own == pod));
-        let found = close.clone().find(is_named).or_else(|| close.next().filter(|_| close.next().is_none()));
+        let found = close.clone().find(is_named).or_else(|| close.find(|member| member.alone));
         found.map(|member| &member.publisher)
     }
 }
@@ -138,10 +140,11 @@ mod tests {
 
     fn members(of: &[(&str, &[&str])]) -> Members {
         let member = |(id, (topic, pods)): (u32, &(&str, &[&str]))| {
+            let alone = of.iter().filter(|(other, _)| other == topic).count() == 1;
             let id = WorkerId(id);
             let publisher = Publisher { id, worker: "w".into(), model: "m".into(), defaults: EventDefaults::default() };
             let pods = pods.iter().map(|pod| (*pod).to_owned()).collect();
-            (id, Member { publisher, topic: (*topic).to_owned(), pods })
+            (id, Member { publisher, topic: (*topic).to_owned(), alone, pods })
         };
         Members((0..).zip(of).map(member).collect())
     }
@@ -172,5 +175,9 @@ mod tests {
     fn the_only_worker_of_a_socket_need_not_be_named() {
         let members = members(&[("", &["w1"])]);
         assert_eq!((whose(&members, ""), whose(&members, "kv@pod-7@m")), (Some(0), Some(0)));
+        // Another one is configured and has not come yet.
+        let mut members = members;
+        members.0.values_mut().for_each(|member| member.alone = false);
+        assert_eq!((whose(&members, "kv@w2@m"), whose(&members, "kv@w1@m")), (None, Some(0)));
     }
 }

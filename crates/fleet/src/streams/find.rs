@@ -24,8 +24,8 @@ const GUESS_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) enum Wanted {
     /// One rank's ZMQ publisher.
     Publisher(EventEndpoint),
-    /// A socket of ours that the worker connects to, and maybe others.
-    Bound { endpoint: String },
+    /// A socket of ours that one rank connects to, and maybe others.
+    Bound { rank: u32, endpoint: String },
     /// Standard events over HTTP or a WebSocket.
     Standard { endpoint: String },
     /// The list that the engine at this URL keeps.
@@ -37,8 +37,10 @@ pub(crate) enum Wanted {
 impl Wanted {
     pub(crate) fn ranks(&self) -> Ranks {
         match self {
-            Self::Publisher(EventEndpoint { rank, .. }) | Self::Nats { rank, .. } => Ranks::One(DpRank(*rank)),
-            Self::Bound { .. } | Self::Standard { .. } | Self::Polled { .. } => Ranks::All,
+            Self::Publisher(EventEndpoint { rank, .. }) | Self::Nats { rank, .. } | Self::Bound { rank, .. } => {
+                Ranks::One(DpRank(*rank))
+            }
+            Self::Standard { .. } | Self::Polled { .. } => Ranks::All,
         }
     }
 
@@ -52,7 +54,7 @@ impl Wanted {
     pub(crate) fn endpoint(&self) -> &str {
         match self {
             Self::Publisher(EventEndpoint { endpoint, .. })
-            | Self::Bound { endpoint }
+            | Self::Bound { endpoint, .. }
             | Self::Standard { endpoint }
             | Self::Polled { endpoint }
             | Self::Nats { endpoint, .. } => endpoint,
@@ -67,6 +69,8 @@ pub(crate) struct StreamSettings {
     pub(crate) all: config::KvEvents,
     /// No other worker has the same host.
     pub(crate) host_is_its_own: bool,
+    /// No other worker has the same socket of ours and the same topics.
+    pub(crate) bound_alone: bool,
     /// The worker's base URL.
     pub(crate) url: WorkerUrl,
     /// What it wants to see of who asks it.
@@ -106,7 +110,9 @@ impl StreamSettings {
             // The configuration has no such.
             (EventSource::Sse | EventSource::Ws | EventSource::Nats, None) => Vec::new(),
             (EventSource::Auto | EventSource::Zmq, Some(endpoint)) if self.own.bind => {
-                vec![Wanted::Bound { endpoint }]
+                // Engines add the rank to the port that they connect to, too.
+                let of = |rank| Some(Wanted::Bound { rank, endpoint: event_endpoints::of_rank(&endpoint, rank)? });
+                (0..ranks).filter_map(of).collect()
             }
             (EventSource::Auto | EventSource::Zmq, _) => {
                 let found = self.publishers(announced, host, ranks, connect_timeout).await;
@@ -147,6 +153,11 @@ impl StreamSettings {
             }
         }
         found
+    }
+
+    /// Whether missed events are asked for, where it is not the engine's own socket that is asked.
+    pub(super) fn wants_replay(&self) -> bool {
+        self.all.replay && self.own.replay_endpoint != ReplayEndpoint::None
     }
 
     /// The topics that are wanted, where the configuration says.

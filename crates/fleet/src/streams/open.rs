@@ -36,7 +36,7 @@ pub(super) fn open(
     let owner = Owner { board, settings, id, name, model };
     let source = match wanted {
         Wanted::Publisher(place) => owner.publisher(place)?,
-        Wanted::Bound { endpoint } => owner.bound(endpoint)?,
+        Wanted::Bound { endpoint, .. } => owner.bound(endpoint)?,
         Wanted::Standard { endpoint } => owner.standard(endpoint)?,
         Wanted::Polled { endpoint } => owner.polled(endpoint)?,
         Wanted::Nats { rank, endpoint } => owner.nats(DpRank(*rank), endpoint)?,
@@ -44,7 +44,7 @@ pub(super) fn open(
     let replay = match wanted {
         Wanted::Publisher(place) => place.replay_endpoint.is_some(),
         // The relay answers for the engine.
-        Wanted::Nats { .. } => settings.all.replay,
+        Wanted::Nats { .. } => settings.wants_replay(),
         Wanted::Bound { .. } | Wanted::Standard { .. } | Wanted::Polled { .. } => false,
     };
     Ok(EventStream { ranks: wanted.ranks(), replay, source })
@@ -87,6 +87,7 @@ impl Owner<'_> {
                 defaults: EventDefaults::default(),
             },
             topic: self.settings.topic().unwrap_or_default().to_owned(),
+            alone: self.settings.bound_alone,
             pods: vec![self.name.to_string(), self.settings.url.worker_name()],
         };
         Ok(socket.join(member, self.board.clock))
@@ -131,7 +132,7 @@ impl Owner<'_> {
         let place = parsed::<event_sources::NatsEndpoint>(endpoint)?;
         let target = self.target(rank.0);
         let mut spec = event_sources::NatsSpec::new(target, Arc::clone(self.name), Arc::clone(self.model), place);
-        spec.replay = self.settings.all.replay;
+        spec.replay = self.settings.wants_replay();
         spec.credentials = self.token()?.as_deref().map(parsed).transpose()?;
         spec.topic = self.settings.topic().unwrap_or_default().to_owned();
         spec.settings = self.settings.source_settings();

@@ -45,6 +45,7 @@ fn settings() -> StreamSettings {
         own,
         all,
         host_is_its_own: true,
+        bound_alone: true,
         url,
         api_key: None,
         block_size: None,

@@ -31,7 +31,12 @@ impl Curve {
     /// So many times slower.
     pub(super) fn times(self, factor: f64) -> Self {
         let Self { overhead_ms, linear, square } = self;
-        Self { overhead_ms: overhead_ms * factor, linear: linear * factor, square: square * factor }
+        let within = |value: f64, range: &std::ops::RangeInclusive<f64>| value.clamp(*range.start(), *range.end());
+        Self {
+            overhead_ms: within(overhead_ms * factor, &OVERHEAD_MS),
+            linear: within(linear * factor, &LINEAR),
+            square: within(square * factor, &SQUARE),
+        }
     }
 }
 
