@@ -183,6 +183,23 @@ async fn a_publisher_that_comes_back_after_a_restart_is_followed_and_its_old_con
 }
 
 #[tokio::test]
+async fn an_engine_that_comes_back_under_another_topic_takes_the_place_of_its_old_life() {
+    let socket = Socket::bind(|_| {}).await;
+    socket.pods.write().insert("a-new-address".to_owned(), 1);
+    let old = socket.publisher().await;
+    old.send(&encode_live(b"kv@a@m", 7, &stored(1)));
+    socket.until_held(target(1, 0), &[1]).await;
+    let new = socket.publisher().await;
+    new.send(&encode_live(b"kv@a-new-address@m", 0, &stored(5)));
+    socket.until_held(target(1, 0), &[5]).await;
+    // The old one may not come in between again.
+    old.send(&encode_live(b"kv@a@m", 8, &stored(2)));
+    until(&socket.source, "the drop", |report| report.counts.dropped == 1).await;
+    socket.until_held(target(1, 0), &[5]).await;
+    socket.source.stop().await;
+}
+
+#[tokio::test]
 async fn a_publisher_of_garbage_is_quarantined_alone() {
     let socket = Socket::bind(|_| {}).await;
     let (bad, good) = (socket.publisher().await, socket.publisher().await);

@@ -167,3 +167,24 @@ async fn the_next_port_is_a_replay_socket_only_if_one_answers_there() {
     assert_eq!(find(ReplayEndpoint::Auto, Some(&[])).await, None, "it announces what it has");
     assert_eq!(find(ReplayEndpoint::None, None).await, None);
 }
+
+#[tokio::test]
+async fn each_rank_of_a_worker_that_connects_to_us_has_a_socket_of_its_own() {
+    let endpoint = Some("tcp://0.0.0.0:5557".to_owned());
+    let own = config::WorkerKvEvents { bind: true, endpoint, ..settings().own };
+    let settings = StreamSettings { own, ..settings() };
+    let found = settings.find(None, "h", 3, RETRY).await;
+    let places: Vec<_> = found.iter().map(|wanted| (wanted.ranks(), wanted.endpoint())).collect();
+    let one = |rank| crate::entry::Ranks::One(DpRank(rank));
+    assert_eq!(
+        places,
+        [(one(0), "tcp://0.0.0.0:5557"), (one(1), "tcp://0.0.0.0:5558"), (one(2), "tcp://0.0.0.0:5559")]
+    );
+}
+
+#[test]
+fn a_password_in_an_endpoint_is_not_logged() {
+    assert_eq!(without_password("nats://user:s3cret@bus:4222/kv.e0"), "nats://***@bus:4222/kv.e0");
+    assert_eq!(without_password("tcp://h:5557"), "tcp://h:5557");
+    assert_eq!(without_password("ipc:///run/a@b"), "ipc://***@b");
+}
