@@ -69,7 +69,7 @@ pub(super) const WORKER_KV_EVENTS: &[Key] = &[
         "bind",
         Kind::Bool,
         "false",
-        "Listen at `endpoint` and let the engine connect. Workers may share an endpoint: a message belongs to the one whose \
+        "Listen at `endpoint`, for each further rank at the next port, and let the engine connect. Workers may share an endpoint: a message belongs to the one whose \
          `topic` it begins with, or which it names as `kv@NAME@MODEL` or `kv@HOST:PORT@MODEL`.",
     ),
     key(
