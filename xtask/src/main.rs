@@ -64,6 +64,16 @@ fn contract_status(root: &Path, log: &Path, mode: Mode) -> Result<String, String
     if !unknown.is_empty() {
         return Err(unknown.join("\n"));
     }
+    let not_run = status_table::not_run(&tests, &results);
+    if let Some(first) = not_run.first() {
+        return Err(format!(
+            "{} tests with ids have no result in {}, the first is {}::{}: expected the log of a full run; run ./test again",
+            not_run.len(),
+            log.display(),
+            first.file,
+            first.name(),
+        ));
+    }
     let table = status_table::table(&tests, &results);
     let path = root.join("docs/contract-status.md");
     if mode == Mode::Write {

@@ -14,6 +14,14 @@ Which promise is shown by which test, and what that test said in the last full r
 |---|---|---|
 ";
 
+const NOT_RUN: &str = "not run";
+
+/// The tests with ids of which the log has no result: it is not the log of a full run, and must not be written down as
+/// one.
+pub(crate) fn not_run<'t>(tests: &'t [ContractTest], results: &[TestResult]) -> Vec<&'t ContractTest> {
+    tests.iter().filter(|test| result_of(test, results) == NOT_RUN).collect()
+}
+
 /// The whole file: a row for each id of each test, by id.
 pub(crate) fn table(tests: &[ContractTest], results: &[TestResult]) -> String {
     let mut rows: Vec<_> = tests
@@ -42,7 +50,7 @@ fn result_of<'r>(test: &ContractTest, results: &'r [TestResult]) -> &'r str {
         .iter()
         .find(|row| row.name == exact)
         .or_else(|| ours.iter().find(|row| row.name == test.inner || row.name.ends_with(&end)));
-    row.map_or("not run", |row| row.result.as_str())
+    row.map_or(NOT_RUN, |row| row.result.as_str())
 }
 
 /// Whether a test program, named by its root file, may hold tests of this file.
@@ -110,6 +118,8 @@ mod tests {
             row("net", "tests/wire.rs", "b", "ok"),
             row("net", "tests/all/main.rs", "parts::c", "ignored, slow"),
         ];
+        let lost: Vec<_> = not_run(&tests, &results).into_iter().map(ContractTest::name).collect();
+        assert_eq!(lost, ["d"]);
         let table = table(&tests, &results);
         let rows: Vec<_> = table.lines().skip_while(|line| !line.starts_with("|---")).skip(1).collect();
         assert_eq!(
