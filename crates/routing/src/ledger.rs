@@ -224,6 +224,12 @@ impl Ledger {
         self.accounts.get(&target)
     }
 
+    /// Whether some target has no more than this to compute.
+    pub(crate) fn anyone_below(&self, now: Moment, backlog: Duration) -> bool {
+        let most_ms = backlog.as_secs_f64() * 1e3;
+        self.accounts.values().any(|account| account.backlog_ms(now) <= most_ms)
+    }
+
     pub(crate) fn load(&self, target: Target) -> TargetLoad {
         self.account(target).map_or_else(TargetLoad::default, Account::load)
     }

@@ -1,5 +1,7 @@
 //! What the router answers.
 
+use std::time::Duration;
+
 use kv_blocks::Target;
 
 use crate::{Decision, Excluded, Policy};
@@ -9,7 +11,7 @@ use crate::{Decision, Excluded, Policy};
 pub enum Dispatch {
     /// Send it now.
     Plan(Box<Plan>),
-    /// Keep it until `tick` releases the ticket.
+    /// Keep it until one of the router's answers releases the ticket, or withdraw it.
     Held(Ticket),
     /// Nobody can take it.
     Refused(Refusal),
@@ -48,8 +50,10 @@ pub struct Ticket(pub u64);
 pub struct Released {
     /// The ticket it was held under.
     pub ticket: Ticket,
+    /// How long it was held.
+    pub held: Duration,
     /// Where it goes.
-    pub plan: Plan,
+    pub plan: Box<Plan>,
 }
 
 /// Why a job got no target.
@@ -60,4 +64,6 @@ pub struct Refusal {
     pub policy: Policy,
     /// Every target considered, with the reason against it.
     pub excluded: Vec<Excluded>,
+    /// Somebody could take it later, but no more may wait.
+    pub queue_full: bool,
 }

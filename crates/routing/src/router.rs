@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::{
     CacheSource, Candidate, Decision, Dispatch, ExcludeReason, Excluded, Job, Leg, Method, Plan, Policy, PotentialLoad,
-    Rates, Refusal, Released, ReservationId, RoutingSettings, ScoredCounts, TargetLoad,
+    Rates, Refusal, Released, ReservationId, RoutingSettings, ScoredCounts, TargetLoad, Ticket,
     choice::{Choice, Circumstances},
     ledger::SequenceBlocks,
     policy::Contender,
@@ -54,6 +54,7 @@ use crate::{
 ///     prompt_tokens: 100,
 ///     expected_output_tokens: None,
 ///     answer: Answer::Streamed,
+///     patience: None,
 ///     candidates: &[candidate],
 ///     excluded: &[],
 ///     random: 7,
@@ -67,7 +68,7 @@ use crate::{
 /// ```
 #[derive(Debug)]
 pub struct Router {
-    settings: RoutingSettings,
+    pub(crate) settings: RoutingSettings,
     index: Arc<KvIndex>,
     state: Mutex<State>,
 }
@@ -83,23 +84,39 @@ impl Router {
         asked.unwrap_or(self.settings.policy)
     }
 
-    /// Finds a target for `job` and counts its load there.
+    /// Finds a target for `job` and counts its load there, or holds it until there is one that can begin.
     ///
-    /// Never holds a job yet. Refuses only when nothing is eligible.
+    /// Refuses when nothing is eligible, and when it would have to be held and the queue is full.
     pub fn decide(&self, now: Moment, job: &Job<'_>) -> Dispatch {
-        let (weighed, reservation) = match self.weigh(now, job, |state, choice| state.reserve(now, job, choice)) {
+        let settle = |state: &mut State, choice: &Choice<'_>| match self.may_wait(job, choice) {
+            Some(patience) => Err(state.hold(now, job, choice, patience, &self.settings.queue)),
+            None => Ok(state.reserve(now, job, choice)),
+        };
+        let (weighed, settled) = match self.weigh(now, job, settle) {
             Ok(found) => found,
             Err(refusal) => return Dispatch::Refused(refusal),
         };
-        if let Some(promised) = self.expect_blocks(now, &weighed.choice) {
-            self.state.lock().ledger.promised(reservation, promised);
+        match settled {
+            Ok(reservation) => {
+                if let Some(promised) = self.expect_blocks(now, &weighed.choice) {
+                    self.state.lock().ledger.promised(reservation, promised);
+                }
+                Dispatch::Plan(Box::new(self.plan(job, weighed, reservation)))
+            }
+            Err(Some(ticket)) => Dispatch::Held(ticket),
+            Err(None) => {
+                Dispatch::Refused(Refusal { policy: weighed.choice.policy, excluded: weighed.excluded, queue_full: true })
+            }
         }
-        Dispatch::Plan(Box::new(Plan {
+    }
+
+    pub(crate) fn plan(&self, job: &Job<'_>, weighed: Weighed<'_>, reservation: ReservationId) -> Plan {
+        Plan {
             reservation,
             prefill: None,
             decode: Leg { target: weighed.choice.winner().target() },
             decision: weighed.decision(job, self.settings.kept_candidates),
-        }))
+        }
     }
 
     /// What [`Router::decide`] would decide now, with nothing changed by asking: no load, no entry in the index, no turn
@@ -138,16 +155,12 @@ impl Router {
         let mut excluded = job.excluded.to_vec();
         excluded.extend(job.candidates.iter().filter(|candidate| !allowed(candidate)).map(not_pinned));
         if !job.candidates.iter().any(allowed) {
-            return Err(Refusal { policy, excluded });
+            return Err(Refusal { policy, excluded, queue_full: false });
         }
 
         let asked_us = job.stopwatch.elapsed_us();
-        let Survey { mut contenders, hash_us } =
-            survey(&self.index, now, job, job.candidates.iter().filter(|candidate| allowed(candidate)));
+        let Survey { contenders, hash_us } = self.survey(now, job);
         let lookup_us = job.stopwatch.elapsed_us() - asked_us - hash_us;
-        if !self.settings.track_active_blocks {
-            contenders.iter_mut().for_each(|surveyed| surveyed.blocks = SequenceBlocks::default());
-        }
 
         let state = &mut *self.state.lock();
         let choice = state.choose(now, job, policy, &self.settings, contenders);
@@ -155,37 +168,63 @@ impl Router {
         Ok((Weighed { choice, excluded, started_us, hash_us, lookup_us }, settled))
     }
 
-    /// The first token of a reservation has come: its prompt is computed.
-    pub fn first_token(&self, now: Moment, id: ReservationId) {
+    /// The first token of a reservation has come: its prompt is computed. Returns held requests that may go now.
+    #[must_use = "those that are released wait for it"]
+    pub fn first_token(&self, now: Moment, id: ReservationId) -> Vec<Released> {
         let state = &mut *self.state.lock();
-        let Some(seen) = state.ledger.first_token(now, id) else { return };
+        let Some(seen) = state.ledger.first_token(now, id) else { return Vec::new() };
         state.latencies.observe(now, seen.worker, seen.ms);
         if let Some(alone) = seen.alone {
             state.rates.observe(seen.worker, alone.start, alone.tokens, alone.ms);
         }
+        self.release(now, state)
     }
 
     /// An attempt came to nothing: the worker refused it or could not be reached. Frees its load as [`Router::done`] does,
     /// and takes back what the index expects of the worker because of it, or equal prompts would be drawn to just the one
     /// that refuses them. What the engine confirmed meanwhile, or another request renewed, stays. Unknown and repeated
-    /// ids are ignored.
-    pub fn failed(&self, now: Moment, id: ReservationId) {
-        if let Some(promised) = self.state.lock().close(now, id, false) {
-            self.index.retract(promised);
+    /// ids are ignored. Returns held requests that may go now.
+    #[must_use = "those that are released wait for it"]
+    pub fn failed(&self, now: Moment, id: ReservationId) -> Vec<Released> {
+        let state = &mut *self.state.lock();
+        let Some(promised) = state.close(now, id, false) else { return Vec::new() };
+        self.index.retract(promised);
+        self.release(now, state)
+    }
+
+    /// A reservation is over, and the worker had the prompt. Unknown and repeated ids are ignored. Returns held requests
+    /// that may go now.
+    #[must_use = "those that are released wait for it"]
+    pub fn done(&self, now: Moment, id: ReservationId) -> Vec<Released> {
+        let state = &mut *self.state.lock();
+        if state.close(now, id, true).is_none() {
+            return Vec::new();
         }
+        self.release(now, state)
     }
 
-    /// A reservation is over, and the worker had the prompt. Unknown and repeated ids are ignored.
-    pub fn done(&self, now: Moment, id: ReservationId) {
-        self.state.lock().close(now, id, true);
+    /// A complete reply had so many tokens: what later ones are expected to be long.
+    pub fn replied(&self, output_tokens: u32) {
+        self.state.lock().output.observe(output_tokens);
     }
 
-    /// Held requests that may go now (none are held yet); also frees what has expired in the index. Call about once a
-    /// second.
+    /// Held requests that may go now; also frees what has expired in the index. Call about once a second.
+    #[must_use = "those that are released wait for it"]
     pub fn tick(&self, now: Moment) -> Vec<Released> {
-        self.state.lock().ledger.pass(now);
         self.index.expire(now);
-        Vec::new()
+        let state = &mut *self.state.lock();
+        state.ledger.pass(now);
+        self.release(now, state)
+    }
+
+    /// Takes a held request out of the queue; `false`: it is not there, because it was released or withdrawn before.
+    pub fn withdraw(&self, ticket: Ticket) -> bool {
+        self.state.lock().queue.remove(ticket).is_some()
+    }
+
+    /// Requests held.
+    pub fn held(&self) -> usize {
+        self.state.lock().queue.len()
     }
 
     /// A target's load.
@@ -218,11 +257,20 @@ impl Router {
         self.state.lock().ledger.open_reservations()
     }
 
+    pub(crate) fn survey<'a>(&self, now: Moment, job: &Job<'a>) -> Survey<'a> {
+        let allowed = |candidate: &&Candidate| job.pin.is_none_or(|pin| pin.allows(candidate.target));
+        let mut survey = survey(&self.index, now, job, job.candidates.iter().filter(allowed));
+        if !self.settings.track_active_blocks {
+            survey.contenders.iter_mut().for_each(|surveyed| surveyed.blocks = SequenceBlocks::default());
+        }
+        survey
+    }
+
     /// Tells the index what the winner is about to hold.
     ///
     /// Without events that is all it will ever know. With events the entry bridges the time until the engine says so
     /// itself: the time to live counts from the end of the queue, or a burst behind a long queue would find nothing.
-    fn expect_blocks(&self, now: Moment, choice: &Choice<'_>) -> Option<Promised> {
+    pub(crate) fn expect_blocks(&self, now: Moment, choice: &Choice<'_>) -> Option<Promised> {
         let Contender { surveyed, standing } = choice.winner();
         let candidate = surveyed.candidate;
         let (target, namespace) = (candidate.target, &candidate.namespace);
@@ -241,16 +289,16 @@ impl Router {
 }
 
 /// A choice, and what the caller knows of how it came about.
-struct Weighed<'a> {
-    choice: Choice<'a>,
-    excluded: Vec<Excluded>,
-    started_us: f64,
-    hash_us: f64,
-    lookup_us: f64,
+pub(crate) struct Weighed<'a> {
+    pub(crate) choice: Choice<'a>,
+    pub(crate) excluded: Vec<Excluded>,
+    pub(crate) started_us: f64,
+    pub(crate) hash_us: f64,
+    pub(crate) lookup_us: f64,
 }
 
 impl Weighed<'_> {
-    fn decision(self, job: &Job<'_>, kept: usize) -> Decision {
+    pub(crate) fn decision(self, job: &Job<'_>, kept: usize) -> Decision {
         let Self { choice, excluded, started_us, hash_us, lookup_us } = self;
         let method = method(job, &choice);
         let decide_us = job.stopwatch.elapsed_us() - started_us - lookup_us - hash_us;

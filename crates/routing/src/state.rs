@@ -12,14 +12,12 @@ use crate::{
     health::HealthBook,
     latency::LatencyBook,
     ledger::{Account, Ledger, Load},
+    output_length::OutputLength,
     policy::{Contender, FALLBACK, Rules, Scene, Standing},
+    queue::Queue,
     rates::RateBook,
     survey::Surveyed,
 };
-
-/// What a reply is taken to be long when nobody says, and at most: limits that clients send are no forecasts.
-const EXPECTED_OUTPUT_TOKENS: u32 = 200;
-const EXPECTED_OUTPUT_MOST: u32 = 1024;
 
 /// Load, learned rates and the policies' memory.
 #[derive(Debug)]
@@ -30,6 +28,8 @@ pub(crate) struct State {
     pub(crate) health: HealthBook,
     pub(crate) rules: Rules,
     pub(crate) scored: ScoredCounts,
+    pub(crate) queue: Queue,
+    pub(crate) output: OutputLength,
 }
 
 impl State {
@@ -41,6 +41,8 @@ impl State {
             health: HealthBook::default(),
             rules: Rules::new(settings),
             scored: ScoredCounts::default(),
+            queue: Queue::default(),
+            output: OutputLength::default(),
         }
     }
 
@@ -53,7 +55,6 @@ impl State {
         settings: &RoutingSettings,
         surveyed: Vec<Surveyed<'a>>,
     ) -> Choice<'a> {
-        let output = job.expected_output_tokens.unwrap_or(EXPECTED_OUTPUT_TOKENS);
         let overlap_weight = job.overrides.overlap_weight.unwrap_or(settings.overlap_weight);
         let temperature = job.overrides.temperature.unwrap_or(settings.temperature);
         self.ledger.pass(now);
@@ -66,7 +67,7 @@ impl State {
             overlap_weight: if overlap_weight.is_finite() { overlap_weight.clamp(0.0, 100.0) } else { 1.0 },
             medium_weights: settings.medium_weights,
             prompt_tokens: job.prompt_tokens,
-            expected_output_tokens: output.clamp(1, EXPECTED_OUTPUT_MOST),
+            expected_output_tokens: self.output.expected(job.expected_output_tokens),
             contenders: surveyed
                 .into_iter()
                 .map(|surveyed| Contender { standing: self.standing(now, &surveyed, newcomer_cold_tokens), surveyed })

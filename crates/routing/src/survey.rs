@@ -183,6 +183,7 @@ mod tests {
             prompt_tokens: 200,
             expected_output_tokens: None,
             answer: Answer::Streamed,
+            patience: None,
             candidates: &[],
             excluded: &[],
             random: 0,

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use engine_model::{Emitted, NamedRequest, RequestId};
 use kv_blocks::Moment;
 use kv_index::{IndexSettings, KvIndex};
-use routing::{Answer, Dispatch, Job, NoStopwatch, Overrides, Plan, Router, Ticket};
+use routing::{Answer, Dispatch, Job, NoStopwatch, Overrides, Patience, Plan, Released, Router, Ticket};
 
 use crate::{
     Cell, CellReport, Trace,
@@ -24,6 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(900);
 
 /// How often the router is told that time passes, as `warmroute serve` does.
 const TICK: Duration = Duration::from_secs(1);
+
+/// Requests may be held as `warmroute serve` lets them by default; nobody gives up.
+const PATIENT: Patience = Patience { limit: Duration::from_secs(30), waited: Duration::ZERO, bytes: 0 };
 
 /// Keeps the numbers drawn for decisions apart from those that lose messages.
 const PURPOSE: u64 = 1;
@@ -125,6 +128,7 @@ impl<'a> Run<'a> {
             prompt_tokens: asked.prompt_tokens,
             expected_output_tokens: None,
             answer: Answer::Streamed,
+            patience: Some(PATIENT),
             candidates: &self.engines.candidates,
             excluded: &[],
             random: self.random.next(),
@@ -157,8 +161,9 @@ impl<'a> Run<'a> {
             .worker(plan.decode.target)
             .filter(|worker| self.engines.submit(*worker, now, generation).is_ok());
         let Some(worker) = taken else {
-            self.router.failed(now, plan.reservation);
+            let released = self.router.failed(now, plan.reservation);
             self.open -= 1;
+            self.let_go(now, released);
             return;
         };
         self.requests[request].placed = Some((worker, plan.reservation));
@@ -187,28 +192,39 @@ impl<'a> Run<'a> {
     /// A token of some request.
     fn token(&mut self, now: Moment, emitted: &Emitted) {
         // Ids are places in the trace.
-        let Some(outcome) = usize::try_from(emitted.id.0).ok().and_then(|place| self.requests.get_mut(place)) else {
+        let Some((outcome, asked)) = usize::try_from(emitted.id.0)
+            .ok()
+            .and_then(|place| self.requests.get_mut(place).zip(self.trace.requests.get(place)))
+        else {
             return;
         };
         let Some((_, reservation)) = outcome.placed else { return };
+        let mut released = Vec::new();
         if outcome.first_token.is_none() {
             outcome.first_token = Some(now);
             outcome.cached_tokens = emitted.cached_tokens;
-            self.router.first_token(now, reservation);
+            released = self.router.first_token(now, reservation);
         }
         if emitted.finish.is_some() {
             outcome.done = Some(now);
-            self.router.done(now, reservation);
+            self.router.replied(asked.output_tokens);
+            released.extend(self.router.done(now, reservation));
             self.open -= 1;
         }
+        self.let_go(now, released);
     }
 
-    fn tick(&mut self, now: Moment) {
-        for released in self.router.tick(now) {
+    fn let_go(&mut self, now: Moment, released: Vec<Released>) {
+        for released in released {
             if let Some(request) = self.held.remove(&released.ticket) {
                 self.send(now, request, &released.plan);
             }
         }
+    }
+
+    fn tick(&mut self, now: Moment) {
+        let released = self.router.tick(now);
+        self.let_go(now, released);
         self.agenda.put(now + TICK, What::Tick);
     }
 

@@ -264,7 +264,8 @@ pub(crate) struct Scene<'a> {
     pub(crate) overlap_weight: f64,
     pub(crate) medium_weights: MediumWeights,
     pub(crate) prompt_tokens: u32,
-    pub(crate) expected_output_tokens: u32,
+    /// At least 1.
+    pub(crate) expected_output_tokens: f64,
     /// Never empty.
     pub(crate) contenders: Vec<Contender<'a>>,
 }

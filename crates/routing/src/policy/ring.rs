@@ -203,6 +203,7 @@ mod tests {
             prompt_tokens: 0,
             expected_output_tokens: None,
             answer: Answer::Streamed,
+            patience: None,
             candidates: &candidates,
             excluded: &[],
             random: 0,

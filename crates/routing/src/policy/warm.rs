@@ -116,7 +116,7 @@ fn price(scene: &Scene<'_>, contender: &Contender<'_>, fleet: &Fleet) -> Price {
     let (surveyed, standing) = (&contender.surveyed, &contender.standing);
     let (rates, load) = (&standing.rates, &standing.load);
     let prompt = f64::from(scene.prompt_tokens);
-    let output = f64::from(scene.expected_output_tokens);
+    let output = scene.expected_output_tokens;
 
     let uncached = f64::from(surveyed.uncached_tokens);
     let prefill = rates.prefill_ms((prompt - uncached).max(0.0), uncached);
