@@ -31,13 +31,14 @@ impl State {
 }
 
 impl Router {
-    /// How long a job may wait that would have to wait where the choice fell.
+    /// How long a job may wait, if it has to: where the choice fell it would have to wait as well, or others are held,
+    /// and whether it goes before them is for the queue to say.
     ///
     /// Only `warm` holds: the others are what they are elsewhere, and bind at once. Who asked for a worker by name gets it.
-    pub(crate) fn may_wait(&self, job: &Job<'_>, choice: &Choice<'_>) -> Option<Patience> {
+    pub(crate) fn may_wait(&self, job: &Job<'_>, choice: &Choice<'_>, state: &State) -> Option<Patience> {
         let settings = &self.settings.queue;
         let holds = settings.enabled && choice.ruling == Policy::Warm && job.pin.is_none();
-        job.patience.filter(|_| holds && self.is_backed_up(choice))
+        job.patience.filter(|_| holds && (state.queue.len() > 0 || self.is_backed_up(choice)))
     }
 
     fn is_backed_up(&self, choice: &Choice<'_>) -> bool {

@@ -4,20 +4,17 @@
 //! long prompt though another engine may be free before. Held here it is bound when a target can begin, and the shortest
 //! go first. The order, best first:
 //!
-//! 1. who has waited for a quarter of the time it may wait, oldest first: nobody is overtaken for ever;
+//! 1. who has waited for half of the time it may wait, oldest first: nobody is overtaken for ever;
 //! 2. the higher priority;
 //! 3. the least estimated time to compute what is not cached, less a share of the time waited.
 //!
 //! **Invariant**: entries and bytes are bounded, and a ticket leaves exactly once: released or withdrawn.
 
-use std::{cmp::Ordering, collections::BTreeMap, time::Duration};
+use std::{cmp::Ordering, collections::BTreeMap, sync::Arc, time::Duration};
 
 use kv_blocks::{Moment, PromptBlocks};
-use std::sync::Arc;
 
-use crate::{
-    Affinity, Answer, Candidate, Excluded, Job, NoStopwatch, Overrides, Policy, PrefixHolder, Ticket,
-};
+use crate::{Affinity, Answer, Candidate, Excluded, Job, NoStopwatch, Overrides, Policy, PrefixHolder, Ticket};
 
 /// How requests are held.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,7 +45,7 @@ impl Default for QueueSettings {
 }
 
 /// Share of the time that a request may wait after which nobody goes before it who came later.
-const OVERDUE_SHARE: f64 = 0.25;
+const OVERDUE_SHARE: f64 = 0.5;
 
 /// Candidates priced in one look at the queue, over all requests: a bound on the time that the lock is held.
 const PRICED: usize = 8192;
@@ -79,10 +76,6 @@ impl Queue {
         self.waiting.len()
     }
 
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
     /// Whether one more fits.
     pub(crate) fn has_room(&self, settings: &QueueSettings, bytes: u64) -> bool {
         self.waiting.len() < settings.max_entries && self.bytes.saturating_add(bytes) <= settings.max_bytes
@@ -95,8 +88,12 @@ impl Queue {
         let since = Moment::at(now.since_start().saturating_sub(patience.waited));
         let whole = patience.waited + patience.limit;
         self.bytes = self.bytes.saturating_add(patience.bytes);
-        let waiting =
-            Waiting { since, overdue: since + whole.mul_f64(OVERDUE_SHARE), bytes: patience.bytes, job: OwnJob::of(job) };
+        let waiting = Waiting {
+            since,
+            overdue: since + whole.mul_f64(OVERDUE_SHARE),
+            bytes: patience.bytes,
+            job: OwnJob::of(job),
+        };
         self.waiting.insert(ticket, waiting);
         ticket
     }

@@ -88,7 +88,7 @@ impl Router {
     ///
     /// Refuses when nothing is eligible, and when it would have to be held and the queue is full.
     pub fn decide(&self, now: Moment, job: &Job<'_>) -> Dispatch {
-        let settle = |state: &mut State, choice: &Choice<'_>| match self.may_wait(job, choice) {
+        let settle = |state: &mut State, choice: &Choice<'_>| match self.may_wait(job, choice, state) {
             Some(patience) => Err(state.hold(now, job, choice, patience, &self.settings.queue)),
             None => Ok(state.reserve(now, job, choice)),
         };
@@ -104,9 +104,11 @@ impl Router {
                 Dispatch::Plan(Box::new(self.plan(job, weighed, reservation)))
             }
             Err(Some(ticket)) => Dispatch::Held(ticket),
-            Err(None) => {
-                Dispatch::Refused(Refusal { policy: weighed.choice.policy, excluded: weighed.excluded, queue_full: true })
-            }
+            Err(None) => Dispatch::Refused(Refusal {
+                policy: weighed.choice.policy,
+                excluded: weighed.excluded,
+                queue_full: true,
+            }),
         }
     }
 
@@ -169,7 +171,6 @@ impl Router {
     }
 
     /// The first token of a reservation has come: its prompt is computed. Returns held requests that may go now.
-    #[must_use = "those that are released wait for it"]
     pub fn first_token(&self, now: Moment, id: ReservationId) -> Vec<Released> {
         let state = &mut *self.state.lock();
         let Some(seen) = state.ledger.first_token(now, id) else { return Vec::new() };
@@ -184,7 +185,6 @@ impl Router {
     /// and takes back what the index expects of the worker because of it, or equal prompts would be drawn to just the one
     /// that refuses them. What the engine confirmed meanwhile, or another request renewed, stays. Unknown and repeated
     /// ids are ignored. Returns held requests that may go now.
-    #[must_use = "those that are released wait for it"]
     pub fn failed(&self, now: Moment, id: ReservationId) -> Vec<Released> {
         let state = &mut *self.state.lock();
         let Some(promised) = state.close(now, id, false) else { return Vec::new() };
@@ -194,7 +194,6 @@ impl Router {
 
     /// A reservation is over, and the worker had the prompt. Unknown and repeated ids are ignored. Returns held requests
     /// that may go now.
-    #[must_use = "those that are released wait for it"]
     pub fn done(&self, now: Moment, id: ReservationId) -> Vec<Released> {
         let state = &mut *self.state.lock();
         if state.close(now, id, true).is_none() {
@@ -209,12 +208,23 @@ impl Router {
     }
 
     /// Held requests that may go now; also frees what has expired in the index. Call about once a second.
-    #[must_use = "those that are released wait for it"]
     pub fn tick(&self, now: Moment) -> Vec<Released> {
         self.index.expire(now);
         let state = &mut *self.state.lock();
         state.ledger.pass(now);
         self.release(now, state)
+    }
+
+    /// Held requests that may go now. To be called when one more is held: it may be its turn already.
+    pub fn released(&self, now: Moment) -> Vec<Released> {
+        self.release(now, &mut self.state.lock())
+    }
+
+    /// When held requests may go though nothing is heard from anybody: [`Router::released`] should be called then. `None`:
+    /// none is held, or it depends on what is heard.
+    pub fn next_release(&self, now: Moment) -> Option<Moment> {
+        let state = self.state.lock();
+        (state.queue.len() > 0).then(|| state.ledger.next_below(now, self.settings.queue.hold_above)).flatten()
     }
 
     /// Takes a held request out of the queue; `false`: it is not there, because it was released or withdrawn before.

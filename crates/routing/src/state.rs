@@ -6,7 +6,7 @@ use kv_blocks::Moment;
 use kv_index::Promised;
 
 use crate::{
-    Job, Policy, ReservationId, RoutingSettings, ScoredCounts, TargetLoad,
+    CacheSource, Job, Policy, ReservationId, RoutingSettings, ScoredCounts, TargetLoad,
     choice::Choice,
     choose::{order, pick},
     health::HealthBook,
@@ -70,7 +70,16 @@ impl State {
             expected_output_tokens: self.output.expected(job.expected_output_tokens),
             contenders: surveyed
                 .into_iter()
-                .map(|surveyed| Contender { standing: self.standing(now, &surveyed, newcomer_cold_tokens), surveyed })
+                .map(|mut surveyed| {
+                    let active = self.ledger.known_blocks(surveyed.candidate.target, &surveyed.blocks);
+                    // What is predicted outlives its requests by itself.
+                    let bridged = settings.speculative && surveyed.candidate.cache == CacheSource::Events;
+                    if policy == Policy::Warm && bridged {
+                        surveyed.credit(active, job.prompt_tokens);
+                    }
+                    let standing = self.standing(now, &surveyed, active, newcomer_cold_tokens);
+                    Contender { standing, surveyed }
+                })
                 .collect(),
         };
         let ruling = policy.ruling(settings, &scene, |scene| self.rules.scored(scene));
@@ -113,22 +122,20 @@ impl State {
         self.ledger.close(now, id)
     }
 
-    fn standing(&self, now: Moment, surveyed: &Surveyed<'_>, newcomer_cold_tokens: f64) -> Standing {
+    fn standing(&self, now: Moment, surveyed: &Surveyed<'_>, active: usize, newcomer_cold_tokens: f64) -> Standing {
         let target = surveyed.candidate.target;
         let account = self.ledger.account(target);
-        let known = |figure: fn(&Account, Moment) -> f64| account.map_or(0.0, |account| figure(account, now));
+        let figure = |figure: fn(&Account, Moment) -> f64| account.map_or(0.0, |account| figure(account, now));
         let load = account.map_or_else(TargetLoad::default, Account::load);
-        let new_blocks =
-            account.map_or_else(|| surveyed.blocks.count(), |account| account.new_blocks(&surveyed.blocks));
         Standing {
             load,
-            backlog_ms: known(Account::backlog_ms),
+            backlog_ms: figure(Account::backlog_ms),
             mean_backlog_ms: account.map_or(0.0, Account::mean_backlog_ms),
             decode_tokens: account.map_or(0, Account::decode_tokens),
-            work_ms: known(Account::work_ms),
+            work_ms: figure(Account::work_ms),
             cold_tokens: account.map_or(newcomer_cold_tokens, |account| account.cold_tokens(now)),
             last_dispatch: account.map_or(0, Account::last_dispatch),
-            blocks_after: load.decode_blocks + new_blocks,
+            blocks_after: load.decode_blocks + surveyed.blocks.count() - active as u64,
             rates: self.rates.of(target.worker),
             first_token_ms: self.latencies.mean_ms(now, target.worker),
             health: self.health.of(now, target.worker),
@@ -146,7 +153,7 @@ fn load(job: &Job<'_>, winner: &Contender<'_>) -> Load {
             f64::from(job.prompt_tokens.saturating_sub(surveyed.uncached_tokens)),
             f64::from(surveyed.uncached_tokens),
         ),
-        interleave_ms: standing.rates.step_ms(standing.load.decode_sequences, standing.decode_tokens),
+        interleave_ms: standing.interleave_ms(surveyed.uncached_tokens),
         blocks: surveyed.blocks.clone(),
         answer: job.answer,
     }

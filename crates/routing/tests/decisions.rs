@@ -140,6 +140,7 @@ fn a_prompt_that_nothing_is_known_of_still_finds_a_target() {
         prompt_tokens: 0,
         expected_output_tokens: None,
         answer: routing::Answer::Streamed,
+        patience: None,
         candidates: &fleet.candidates,
         excluded: &[],
         random: 3,

@@ -209,9 +209,9 @@ fn play(fleet: &Fleet, steps: &[Step]) -> Vec<(u32, ReservationId, String)> {
                     made.push((plan.decode.target.worker.0, plan.reservation, reasons));
                 }
             }
-            Step::FirstToken(i) => fleet.router.first_token(now, known(*i, &made)),
-            Step::Done(i) => fleet.router.done(now, known(*i, &made)),
-            Step::Failed(i) => fleet.router.failed(now, known(*i, &made)),
+            Step::FirstToken(i) => drop(fleet.router.first_token(now, known(*i, &made))),
+            Step::Done(i) => drop(fleet.router.done(now, known(*i, &made))),
+            Step::Failed(i) => drop(fleet.router.failed(now, known(*i, &made))),
             Step::Forget(worker) => fleet.router.forget(WorkerId(*worker)),
         }
     }

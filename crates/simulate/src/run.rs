@@ -46,6 +46,8 @@ enum What {
     /// An engine has to be looked at.
     Wake(usize),
     Message(Message),
+    /// Held requests may go.
+    Release,
     Tick,
 }
 
@@ -60,6 +62,8 @@ struct Run<'a> {
     requests: Vec<Outcome>,
     /// Requests that the router holds.
     held: HashMap<Ticket, usize>,
+    /// When they are looked at next.
+    release_at: Option<Moment>,
     /// Requests that have not come to their end.
     open: usize,
     /// Prompt tokens that each engine had computed when the warm-up was over.
@@ -82,6 +86,7 @@ impl<'a> Run<'a> {
             agenda: Agenda::default(),
             random: Random::new(cell.seed, PURPOSE),
             held: HashMap::new(),
+            release_at: None,
             open: requests.len(),
             computed_before: vec![0; engines.candidates.len()],
             end: requests.last().map_or(Moment::START, |last| last.arrival) + PATIENCE,
@@ -104,6 +109,7 @@ impl<'a> Run<'a> {
                 What::StepEnd(worker) => self.end_step(now, worker),
                 What::Wake(worker) => self.rouse(now, worker),
                 What::Message(message) => self.wire.deliver(&message),
+                What::Release => self.release(now),
                 What::Tick => self.tick(now),
             }
         }
@@ -138,17 +144,22 @@ impl<'a> Run<'a> {
             stopwatch: &NoStopwatch,
         };
         match self.router.decide(now, &job) {
-            Dispatch::Plan(plan) => self.send(now, request, &plan),
+            Dispatch::Plan(plan) => {
+                if let Some(worker) = self.send(now, request, &plan) {
+                    self.rouse(now, worker);
+                }
+            }
             Dispatch::Held(ticket) => {
                 self.requests[request].held = true;
                 self.held.insert(ticket, request);
+                self.release(now);
             }
             Dispatch::Refused(_) => self.open -= 1,
         }
     }
 
-    /// Sends a request where the router says.
-    fn send(&mut self, now: Moment, request: usize, plan: &Plan) {
+    /// Sends a request where the router says; returns the engine, which has to be roused.
+    fn send(&mut self, now: Moment, request: usize, plan: &Plan) -> Option<usize> {
         let asked = &self.trace.requests[request];
         let generation = NamedRequest {
             id: RequestId(request as u64),
@@ -164,10 +175,10 @@ impl<'a> Run<'a> {
             let released = self.router.failed(now, plan.reservation);
             self.open -= 1;
             self.let_go(now, released);
-            return;
+            return None;
         };
         self.requests[request].placed = Some((worker, plan.reservation));
-        self.rouse(now, worker);
+        Some(worker)
     }
 
     fn rouse(&mut self, now: Moment, worker: usize) {
@@ -183,22 +194,22 @@ impl<'a> Run<'a> {
         if let Some((delay, message)) = self.wire.send(worker, self.engines.target(worker), outcome.events) {
             self.agenda.put(now + delay, What::Message(message));
         }
-        for emitted in &outcome.emitted {
-            self.token(now, emitted);
-        }
+        // Everybody's token comes before the next step begins.
+        let released = outcome.emitted.iter().flat_map(|emitted| self.token(now, emitted)).collect();
+        self.let_go(now, released);
         self.rouse(now, worker);
     }
 
     /// A token of some request.
-    fn token(&mut self, now: Moment, emitted: &Emitted) {
+    fn token(&mut self, now: Moment, emitted: &Emitted) -> Vec<Released> {
         // Ids are places in the trace.
         let Some((outcome, asked)) = usize::try_from(emitted.id.0)
             .ok()
             .and_then(|place| self.requests.get_mut(place).zip(self.trace.requests.get(place)))
         else {
-            return;
+            return Vec::new();
         };
-        let Some((_, reservation)) = outcome.placed else { return };
+        let Some((_, reservation)) = outcome.placed else { return Vec::new() };
         let mut released = Vec::new();
         if outcome.first_token.is_none() {
             outcome.first_token = Some(now);
@@ -211,14 +222,28 @@ impl<'a> Run<'a> {
             released.extend(self.router.done(now, reservation));
             self.open -= 1;
         }
+        released
+    }
+
+    fn release(&mut self, now: Moment) {
+        let released = self.router.released(now);
         self.let_go(now, released);
     }
 
     fn let_go(&mut self, now: Moment, released: Vec<Released>) {
+        let mut engines: Vec<usize> = Vec::new();
         for released in released {
             if let Some(request) = self.held.remove(&released.ticket) {
-                self.send(now, request, &released.plan);
+                engines.extend(self.send(now, request, &released.plan));
             }
+        }
+        for engine in engines {
+            self.rouse(now, engine);
+        }
+        let next = self.router.next_release(now);
+        if let Some(then) = next.filter(|then| self.release_at != Some(*then)) {
+            self.release_at = Some(then);
+            self.agenda.put(then, What::Release);
         }
     }
 

@@ -318,6 +318,17 @@ pub(crate) struct Standing {
     pub(crate) health: f64,
 }
 
+/// Tokens that engines mix into one step.
+const STEP_TOKENS: u32 = 8192;
+
+impl Standing {
+    /// Time that the sequences generating there take from a prefill of so many tokens, step by step.
+    pub(crate) fn interleave_ms(&self, uncached_tokens: u32) -> f64 {
+        let step_ms = self.rates.step_ms(self.load.decode_sequences, self.decode_tokens);
+        f64::from(uncached_tokens.div_ceil(STEP_TOKENS)) * step_ms
+    }
+}
+
 /// What a policy thinks of one candidate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Price {
