@@ -53,7 +53,7 @@ impl Router {
         }
         // Looking at the queue needs the rest of the state.
         let mut queue = mem::take(&mut state.queue);
-        while state.ledger.anyone_below(now, self.settings.queue.hold_above)
+        while self.may_release(now, state, &queue)
             && let Some(ticket) = self.next(now, state, &queue)
             && let Some(waiting) = queue.remove(ticket)
         {
@@ -73,13 +73,19 @@ impl Router {
         released
     }
 
-    /// The request that goes next, if its target can begin.
+    /// Whether it is worth looking at the queue one by one.
+    fn may_release(&self, now: Moment, state: &State, queue: &Queue) -> bool {
+        let overdue = queue.first_overdue().is_some_and(|then| now >= then);
+        overdue || state.ledger.anyone_below(now, self.settings.queue.hold_above)
+    }
+
+    /// The request that goes next, if its target can begin or it has waited long enough.
     fn next(&self, now: Moment, state: &mut State, queue: &Queue) -> Option<Ticket> {
         let mut best: Option<(Place, Ticket)> = None;
         for (ticket, waiting) in queue.oldest() {
             let job = waiting.job.job();
             let weighed = self.weigh_again(now, state, &job);
-            if self.is_backed_up(&weighed.choice) {
+            if self.is_backed_up(&weighed.choice) && !waiting.is_overdue(now) {
                 continue;
             }
             let Contender { surveyed, standing } = weighed.choice.winner();

@@ -4,7 +4,7 @@
 //! long prompt though another engine may be free before. Held here it is bound when a target can begin, and the shortest
 //! go first. The order, best first:
 //!
-//! 1. who has waited for half of the time it may wait, oldest first: nobody is overtaken for ever;
+//! 1. who has waited as long as it may, oldest first: it is bound whatever its target has to compute;
 //! 2. the higher priority;
 //! 3. the least estimated time to compute what is not cached, less a share of the time waited.
 //!
@@ -44,9 +44,6 @@ impl Default for QueueSettings {
     }
 }
 
-/// Share of the time that a request may wait after which nobody goes before it who came later.
-const OVERDUE_SHARE: f64 = 0.5;
-
 /// Candidates priced in one look at the queue, over all requests: a bound on the time that the lock is held.
 const PRICED: usize = 8192;
 /// Requests looked at, however many candidates they have.
@@ -66,7 +63,8 @@ pub(crate) struct Queue {
 pub(crate) struct Waiting {
     /// When it came.
     pub(crate) since: Moment,
-    overdue: Moment,
+    /// It is bound then at the latest.
+    until: Moment,
     bytes: u64,
     pub(crate) job: OwnJob,
 }
@@ -86,14 +84,8 @@ impl Queue {
         self.issued += 1;
         let ticket = Ticket(self.issued);
         let since = Moment::at(now.since_start().saturating_sub(patience.waited));
-        let whole = patience.waited + patience.limit;
         self.bytes = self.bytes.saturating_add(patience.bytes);
-        let waiting = Waiting {
-            since,
-            overdue: since + whole.mul_f64(OVERDUE_SHARE),
-            bytes: patience.bytes,
-            job: OwnJob::of(job),
-        };
+        let waiting = Waiting { since, until: now + patience.limit, bytes: patience.bytes, job: OwnJob::of(job) };
         self.waiting.insert(ticket, waiting);
         ticket
     }
@@ -102,6 +94,11 @@ impl Queue {
         let waiting = self.waiting.remove(&ticket)?;
         self.bytes = self.bytes.saturating_sub(waiting.bytes);
         Some(waiting)
+    }
+
+    /// When the oldest is bound at the latest.
+    pub(crate) fn first_overdue(&self) -> Option<Moment> {
+        self.waiting.first_key_value().map(|(_, waiting)| waiting.until)
     }
 
     /// The oldest, as many as may be looked at.
@@ -116,10 +113,15 @@ impl Queue {
 }
 
 impl Waiting {
+    /// Whether it has waited as long as it may.
+    pub(crate) fn is_overdue(&self, now: Moment) -> bool {
+        now >= self.until
+    }
+
     /// Its place in the order, given what computing it takes.
     pub(crate) fn place(&self, now: Moment, settings: &QueueSettings, prefill_ms: f64) -> Place {
         Place {
-            overdue: (now >= self.overdue).then_some(self.since),
+            overdue: self.is_overdue(now).then_some(self.since),
             priority: self.job.overrides.priority,
             key_ms: prefill_ms - settings.ageing * now.ms_since(self.since),
         }
@@ -148,7 +150,7 @@ impl Place {
 /// How long a job may be held, and what that keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// From now on. Whoever holds the ticket gives up then; the router only lets those go first who have waited long.
+    /// From now on. After that it is bound, whatever its target has to compute before it.
     pub limit: Duration,
     /// What it has waited already.
     pub waited: Duration,

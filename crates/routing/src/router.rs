@@ -221,10 +221,11 @@ impl Router {
     }
 
     /// When held requests may go though nothing is heard from anybody: [`Router::released`] should be called then. `None`:
-    /// none is held, or it depends on what is heard.
+    /// none is held.
     pub fn next_release(&self, now: Moment) -> Option<Moment> {
         let state = self.state.lock();
-        (state.queue.len() > 0).then(|| state.ledger.next_below(now, self.settings.queue.hold_above)).flatten()
+        let overdue = state.queue.first_overdue()?;
+        Some(state.ledger.next_below(now, self.settings.queue.hold_above).map_or(overdue, |below| below.min(overdue)))
     }
 
     /// Takes a held request out of the queue; `false`: it is not there, because it was released or withdrawn before.

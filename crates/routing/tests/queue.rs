@@ -103,31 +103,33 @@ fn the_shortest_uncached_prompt_goes_first_and_waiting_makes_up_for_length() {
 }
 
 #[test]
-fn a_higher_priority_goes_before_a_shorter_prompt_and_one_that_waited_long_before_both() {
+fn a_higher_priority_goes_before_a_shorter_prompt() {
     let (fleet, long) = busy();
-    let old = held(fleet.dispatch(at_ms(1), &patient(2, 90)));
+    let short = held(fleet.dispatch(at_ms(1), &patient(2, 30)));
     let urgent = Overrides { priority: 1, ..Overrides::default() };
-    let later = 16_000;
-    let short = held(fleet.dispatch(at_ms(later), &patient(3, 30)));
-    let urgent = held(fleet.dispatch(at_ms(later), &Ask { overrides: urgent, ..patient(4, 80) }));
-    let mut order = Vec::new();
-    let mut running = long;
-    for ms in later + 1..later + 4 {
-        let released = fleet.router.first_token(at_ms(ms), running);
-        running = released.last().expect("one goes").plan.reservation;
-        order.extend(tickets(&released));
-    }
-    assert_eq!(order, [old, urgent, short]);
+    let urgent = held(fleet.dispatch(at_ms(2), &Ask { overrides: urgent, ..patient(3, 80) }));
+    let released = fleet.router.first_token(at_ms(20), long);
+    assert_eq!(tickets(&released), [urgent]);
+    let released = fleet.router.first_token(at_ms(30), released[0].plan.reservation);
+    assert_eq!(tickets(&released), [short]);
 }
 
 #[test]
-fn what_was_waited_elsewhere_counts() {
-    let (fleet, long) = busy();
-    let short = held(fleet.dispatch(at_ms(1), &patient(2, 30)));
-    let waited = Patience { waited: Duration::from_secs(20), limit: Duration::from_secs(10), ..PATIENT };
-    let again = held(fleet.dispatch(at_ms(2), &Ask { patience: Some(waited), ..patient(3, 90) }));
-    let released = fleet.router.first_token(at_ms(30_000), long);
-    assert_eq!(tickets(&released), [again], "{short:?} is shorter");
+fn one_who_has_waited_as_long_as_it_may_is_bound_whatever_its_target_has_to_compute() {
+    let fleet = with_queue(1, QueueSettings::default());
+    // Two minutes of work, of which nothing is heard.
+    fleet.plan(at_ms(50_000), &patient(1, 52_500));
+    let first = held(fleet.dispatch(at_ms(50_001), &patient(2, 90)));
+    let waited = Patience { limit: Duration::from_secs(30), waited: Duration::from_secs(20), ..PATIENT };
+    let again = held(fleet.dispatch(at_ms(50_001), &Ask { patience: Some(waited), ..patient(3, 90) }));
+    let fresh = held(fleet.dispatch(at_ms(70_000), &patient(4, 10)));
+    assert!(fleet.router.tick(at_ms(80_000)).is_empty());
+    let then = fleet.router.next_release(at_ms(80_000)).expect("somebody is held");
+    assert_eq!(then, at_ms(80_001));
+    let released = fleet.router.released(then);
+    assert_eq!(tickets(&released), [again, first], "what was waited elsewhere counts");
+    assert_eq!(released[0].held, Duration::from_secs(50));
+    assert!(fleet.router.withdraw(fresh));
 }
 
 #[test]
