@@ -47,6 +47,9 @@ const COLD_MEMORY: Duration = Duration::from_secs(300);
 /// A first token tells of its worker's speed if no more than this share of its time went to sequences that ran beside.
 const INTERLEAVED_MOST: f64 = 0.5;
 
+/// A moment at which a backlog has shrunk to some length is told so much late, or rounding would find it a little longer.
+const LATE_MS: f64 = 0.1;
+
 /// What a dispatch adds to a target.
 #[derive(Debug)]
 pub(crate) struct Load {
@@ -350,8 +353,8 @@ impl Account {
     /// When the backlog will be no more than this, if it is more now; `None`: not before a first token.
     fn falls_to(&self, now: Moment, most_ms: f64) -> Option<Moment> {
         let excess_ms = self.backlog_ms(now) - most_ms;
-        let then = now + Duration::from_secs_f64(excess_ms.max(0.0) / 1e3);
-        (excess_ms > 0.0 && self.backlog_ms(then) <= most_ms + 1e-3).then_some(then)
+        let then = now + Duration::from_secs_f64((excess_ms.max(0.0) + LATE_MS) / 1e3);
+        (excess_ms > 0.0 && self.backlog_ms(then) <= most_ms).then_some(then)
     }
 
     /// What is taken to be computed of the first prefill.

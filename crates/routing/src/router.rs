@@ -192,6 +192,15 @@ impl Router {
         self.release(now, state)
     }
 
+    /// A reservation was not used: nothing was sent. Frees its load, takes back what the index expects, and says nothing of
+    /// the worker. Unknown and repeated ids are ignored. Returns held requests that may go now.
+    pub fn unused(&self, now: Moment, id: ReservationId) -> Vec<Released> {
+        let state = &mut *self.state.lock();
+        let Some(promised) = state.ledger.close(now, id) else { return Vec::new() };
+        self.index.retract(promised);
+        self.release(now, state)
+    }
+
     /// A reservation is over, and the worker had the prompt. Unknown and repeated ids are ignored. Returns held requests
     /// that may go now.
     pub fn done(&self, now: Moment, id: ReservationId) -> Vec<Released> {
