@@ -21,6 +21,7 @@ mod latency;
 mod ledger;
 mod plan;
 mod policy;
+mod pools;
 mod rates;
 pub mod receipt;
 mod router;
@@ -37,6 +38,7 @@ pub use job::{
 pub use ledger::TargetLoad;
 pub use plan::{Dispatch, Leg, Plan, Refusal, Released, ReservationId, Ticket};
 pub use policy::{CostUnit, Policy, Terms, UnknownPolicy};
+pub use pools::{PrefillLeg, PrefillNote, PrefillPool, PrefillSkip};
 pub use rates::Rates;
 pub use router::Router;
 pub use scoring::{OverlapMeasure, PrefixHolder, Scorable, ScoredCounts, Scores, ScoringSettings};

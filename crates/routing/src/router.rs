@@ -8,10 +8,11 @@ use parking_lot::Mutex;
 
 use crate::{
     CacheSource, Candidate, Decision, Dispatch, ExcludeReason, Excluded, Job, Leg, Method, Plan, Policy, PotentialLoad,
-    Rates, Refusal, Released, ReservationId, RoutingSettings, ScoredCounts, TargetLoad,
+    PrefillNote, Rates, Refusal, Released, ReservationId, RoutingSettings, ScoredCounts, TargetLoad,
     choice::{Choice, Circumstances},
     ledger::SequenceBlocks,
     policy::Contender,
+    pools::{Prefill, Prompt, Split},
     state::State,
     survey::{Survey, survey},
 };
@@ -56,6 +57,7 @@ use crate::{
 ///     answer: Answer::Streamed,
 ///     candidates: &[candidate],
 ///     excluded: &[],
+///     prefill: None,
 ///     random: 7,
 ///     overrides: Overrides::default(),
 ///     stopwatch: &NoStopwatch,
@@ -68,8 +70,8 @@ use crate::{
 #[derive(Debug)]
 pub struct Router {
     settings: RoutingSettings,
-    index: Arc<KvIndex>,
-    state: Mutex<State>,
+    pub(crate) index: Arc<KvIndex>,
+    pub(crate) state: Mutex<State>,
 }
 
 impl Router {
@@ -83,22 +85,27 @@ impl Router {
         asked.unwrap_or(self.settings.policy)
     }
 
-    /// Finds a target for `job` and counts its load there.
+    /// Finds a target for `job` and counts its load there; where another pool computes prompts, one of each.
     ///
     /// Never holds a job yet. Refuses only when nothing is eligible.
     pub fn decide(&self, now: Moment, job: &Job<'_>) -> Dispatch {
-        let (weighed, reservation) = match self.weigh(now, job, |state, choice| state.reserve(now, job, choice)) {
+        let split = Split::of(job);
+        let reserved = self.weigh(now, &split.decode, Blocks::Counted, |state, choice| {
+            state.reserve(now, &split.decode, choice, split.prompt(choice.winner()))
+        });
+        let (weighed, reservation) = match reserved {
             Ok(found) => found,
             Err(refusal) => return Dispatch::Refused(refusal),
         };
-        if let Some(promised) = self.expect_blocks(now, &weighed.choice) {
+        let Prefill { leg, note, wait_ms } = self.prefill(now, &split, &weighed.choice);
+        if let Some(promised) = self.expect_blocks(now, &weighed.choice, wait_ms) {
             self.state.lock().ledger.promised(reservation, promised);
         }
         Dispatch::Plan(Box::new(Plan {
             reservation,
-            prefill: None,
+            prefill: leg,
             decode: Leg { target: weighed.choice.winner().target() },
-            decision: weighed.decision(job, self.settings.kept_candidates),
+            decision: weighed.decision(&split, note, self.settings.kept_candidates),
         }))
     }
 
@@ -109,27 +116,34 @@ impl Router {
     ///
     /// The refusal that `decide` would answer.
     pub fn preview(&self, now: Moment, job: &Job<'_>) -> Result<Decision, Refusal> {
-        let (weighed, ()) = self.weigh(now, job, |_, _| ())?;
-        Ok(weighed.decision(job, self.settings.kept_candidates))
+        let split = Split::of(job);
+        let (weighed, ()) = self.weigh(now, &split.decode, Blocks::Counted, |_, _| ())?;
+        let note = self.prefill_preview(now, &split, &weighed.choice);
+        Ok(weighed.decision(&split, note, self.settings.kept_candidates))
     }
 
-    /// What every eligible target would have to compute and to hold if `job` went there, in the order of the targets;
-    /// changes nothing.
+    /// What every eligible target, of both pools where there are two, would have to compute and to hold if `job` went
+    /// there, in the order of the targets; changes nothing.
     ///
     /// # Errors
     ///
     /// The refusal that `decide` would answer.
     pub fn potential_loads(&self, now: Moment, job: &Job<'_>) -> Result<Vec<PotentialLoad>, Refusal> {
-        let (weighed, ()) = self.weigh(now, job, |_, _| ())?;
-        Ok(weighed.choice.potential_loads())
+        let split = Split::of(job);
+        let (weighed, ()) = self.weigh(now, &split.decode, Blocks::Counted, |_, _| ())?;
+        let mut loads = weighed.choice.potential_loads(|contender| split.prompt(contender));
+        loads.extend(self.prefill_loads(now, &split));
+        loads.sort_unstable_by_key(|load| load.target);
+        Ok(loads)
     }
 
     /// Surveys, prices and chooses. `settle` is called under the same lock as the choice, so that of two requests at once
     /// the second knows of the first; what it leaves out does not happen.
-    fn weigh<'a, T>(
+    pub(crate) fn weigh<'a, T>(
         &self,
         now: Moment,
         job: &Job<'a>,
+        blocks: Blocks,
         settle: impl FnOnce(&mut State, &Choice<'a>) -> T,
     ) -> Result<(Weighed<'a>, T), Refusal> {
         let started_us = job.stopwatch.elapsed_us();
@@ -145,7 +159,7 @@ impl Router {
         let Survey { mut contenders, hash_us } =
             survey(&self.index, now, job, job.candidates.iter().filter(|candidate| allowed(candidate)));
         let lookup_us = job.stopwatch.elapsed_us() - asked_us - hash_us;
-        if !self.settings.track_active_blocks {
+        if !self.settings.track_active_blocks || blocks == Blocks::Ignored {
             contenders.iter_mut().for_each(|surveyed| surveyed.blocks = SequenceBlocks::default());
         }
 
@@ -222,7 +236,8 @@ impl Router {
     ///
     /// Without events that is all it will ever know. With events the entry bridges the time until the engine says so
     /// itself: the time to live counts from the end of the queue, or a burst behind a long queue would find nothing.
-    fn expect_blocks(&self, now: Moment, choice: &Choice<'_>) -> Option<Promised> {
+    /// `wait_ms` is how long another target computes the prompt first.
+    pub(crate) fn expect_blocks(&self, now: Moment, choice: &Choice<'_>, wait_ms: f64) -> Option<Promised> {
         let Contender { surveyed, standing } = choice.winner();
         let candidate = surveyed.candidate;
         let (target, namespace) = (candidate.target, &candidate.namespace);
@@ -232,7 +247,8 @@ impl Router {
                 Some(self.index.predict(target, namespace, chain, now, self.settings.prediction_ttl))
             }
             CacheSource::Events if self.settings.speculative => {
-                let ttl = self.settings.speculative_ttl + Duration::from_secs_f64(standing.backlog_ms / 1e3);
+                let ttl =
+                    self.settings.speculative_ttl + Duration::from_secs_f64((standing.backlog_ms + wait_ms) / 1e3);
                 Some(self.index.speculate(target, namespace, chain, now, ttl))
             }
             CacheSource::Events => None,
@@ -240,9 +256,18 @@ impl Router {
     }
 }
 
+/// Whether the blocks of active sequences count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Blocks {
+    /// As configured.
+    Counted,
+    /// Not: whoever only computes prompts holds no sequence.
+    Ignored,
+}
+
 /// A choice, and what the caller knows of how it came about.
-struct Weighed<'a> {
-    choice: Choice<'a>,
+pub(crate) struct Weighed<'a> {
+    pub(crate) choice: Choice<'a>,
     excluded: Vec<Excluded>,
     started_us: f64,
     hash_us: f64,
@@ -250,11 +275,18 @@ struct Weighed<'a> {
 }
 
 impl Weighed<'_> {
-    fn decision(self, job: &Job<'_>, kept: usize) -> Decision {
+    fn decision(self, split: &Split<'_>, prefill: Option<PrefillNote>, kept: usize) -> Decision {
+        let job = &split.decode;
         let Self { choice, excluded, started_us, hash_us, lookup_us } = self;
         let method = method(job, &choice);
         let decide_us = job.stopwatch.elapsed_us() - started_us - lookup_us - hash_us;
-        choice.decision(Circumstances { method, excluded, hash_us, lookup_us, decide_us }, kept)
+        let elsewhere = split.prompt(choice.winner()) == Prompt::Elsewhere;
+        let mut decision = choice.decision(Circumstances { method, excluded, hash_us, lookup_us, decide_us }, kept);
+        if elsewhere {
+            decision.reserved.prefill_tokens = 0;
+        }
+        decision.excluded.extend(job.prefill.iter().flat_map(|pool| pool.excluded).cloned());
+        Decision { prefill, ..decision }
     }
 }
 

@@ -185,6 +185,7 @@ mod tests {
             answer: Answer::Streamed,
             candidates: &[],
             excluded: &[],
+            prefill: None,
             random: 0,
             overrides: Overrides::default(),
             stopwatch: &NoStopwatch,

@@ -127,6 +127,7 @@ impl<'a> Run<'a> {
             answer: Answer::Streamed,
             candidates: &self.engines.candidates,
             excluded: &[],
+            prefill: None,
             random: self.random.next(),
             overrides: Overrides::default(),
             affinity: asked.affinity(),
