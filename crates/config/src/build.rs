@@ -1,5 +1,6 @@
 //! From the checked tree to [`Settings`]: what keys have to do with each other, and nothing else.
 
+mod disaggregation;
 mod kv;
 mod worker_events;
 mod workers;
@@ -32,6 +33,7 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
         workers,
         models: models(section("models")),
         routing: routing(section("routing")),
+        disaggregation: disaggregation::disaggregation(section("disaggregation")),
         prefix_routing: prefix_routing(section("prefix_routing")),
         kv_events: kv::kv_events(section("kv_events")),
         kv_cache_index,
@@ -190,6 +192,8 @@ fn models(section: &Checked) -> Models {
 fn routing(section: &Checked) -> Routing {
     Routing {
         policy: section.key("policy").word().unwrap_or(DEFAULT_POLICY),
+        prefill_policy: section.key("prefill_policy").word(),
+        decode_policy: section.key("decode_policy").word(),
         hash_seed_of_rings: section.key("hash_seed_of_rings").int(),
         overlap_weight: section.key("overlap_weight").float(),
         temperature: section.key("temperature").float(),

@@ -4,6 +4,7 @@
 //!
 //! **Invariant**: a value of these types passed every check; nothing here needs to be checked again.
 
+mod disaggregation;
 mod kv;
 mod parity;
 mod routing;
@@ -11,6 +12,7 @@ mod worker;
 
 use std::{collections::BTreeMap, num::NonZeroU32, path::PathBuf, time::Duration};
 
+pub use disaggregation::{Connector, Disaggregation};
 pub use kv::{
     BlockHashKind, KvCacheIndex, KvEvents, Offloading, Prediction, PrefixEventSource, PrefixHashKind, Scoring,
 };
@@ -33,6 +35,8 @@ pub struct Settings {
     pub models: Models,
     /// How a worker is chosen.
     pub routing: Routing,
+    /// How prompts are computed apart from their replies.
+    pub disaggregation: Disaggregation,
     /// How requests are kept together by the beginning of their prompt.
     pub prefix_routing: PrefixRouting,
     /// How KV events are followed, and what the block index may hold.

@@ -267,6 +267,7 @@ fn first_view(order: &Orders, worker: &config::Worker, clock: &net::Clock) -> Wo
         loras: Vec::new(),
         namespace_model: None,
         role: worker.role,
+        bootstrap_port: worker.bootstrap_port,
         weight: worker.weight,
         block_size: worker.block_size.unwrap_or_else(assumed),
         block_size_known: worker.block_size.is_some(),

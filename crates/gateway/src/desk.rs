@@ -123,7 +123,7 @@ impl Desk {
                 Some(Slot::Waits(sender)) => drop(sender.send(next)),
                 Some(Slot::Gone) => {
                     drop(waiting);
-                    released.extend(self.unused(next));
+                    released.extend(self.withdrawn(next));
                 }
                 _ => drop(waiting.insert(next.ticket, Slot::Came(next))),
             }
@@ -133,8 +133,8 @@ impl Desk {
         }
     }
 
-    fn unused(&self, released: Released) -> Vec<Released> {
-        self.router.unused(self.clock.now(), released.plan.reservation)
+    fn withdrawn(&self, released: Released) -> Vec<Released> {
+        self.router.withdrawn(self.clock.now(), released.plan.reservation)
     }
 }
 
@@ -166,7 +166,7 @@ impl Drop for Waiter {
             return;
         }
         let mut waiting = self.desk.waiting.lock();
-        if self.desk.router.withdraw(self.ticket) {
+        if self.desk.router.give_up(self.ticket) {
             waiting.remove(&self.ticket);
             return;
         }
@@ -175,7 +175,7 @@ impl Drop for Waiter {
         if slot.is_none()
             && let Ok(released) = self.receiver.try_recv()
         {
-            self.desk.deliver(self.desk.unused(released));
+            self.desk.deliver(self.desk.withdrawn(released));
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::{
     keys::Keys,
     load_telemetry::LoadCollector,
     metrics::Metrics,
-    request::{Identify, StreamLimits},
+    request::{Disaggregation, Identify, Prefills, StreamLimits},
     reservations::Reservations,
     retry::{RetryBudget, RetryPermit, RetryRules},
     upstream::Pools,
@@ -71,6 +71,8 @@ pub struct Rules {
     pub reservation_ttl: Duration,
     /// Bytes of a prompt's beginning that policies go by which keep equal beginnings together.
     pub max_prefix_bytes: usize,
+    /// How prompts are computed apart from their replies.
+    pub disaggregation: Disaggregation,
 }
 
 /// Everything [`Gateway::new`] needs.
@@ -114,6 +116,7 @@ pub struct Gateway {
     pub(crate) decision_ids: DecisionIds,
     pub(crate) cut: CutSwitch,
     pub(crate) reservations: Reservations,
+    pub(crate) prefill: Prefills,
     budget: RetryBudget,
 }
 
@@ -164,6 +167,7 @@ impl Gateway {
                 max_prefix_bytes: rules.max_prefix_bytes,
             },
             reservations: Reservations::new(rules.reservation_ttl),
+            prefill: Prefills::new(rules.disaggregation),
             metrics: Metrics::new(registry),
             pools,
             decision_ids: DecisionIds::new(ids.draw()),

@@ -27,5 +27,6 @@ mod upstream;
 pub use gateway::{Gateway, GatewayParts, Limits, Rules};
 pub use keys::Keys;
 pub use listener::{Drained, Phase, serve};
+pub use request::{Connector, Disaggregation};
 pub use retry::RetryRules;
 pub use routes::{Body, Endpoint, ROUTES, Route, Scope};

@@ -8,8 +8,9 @@ use crate::{
     Job, Patience, Policy, QueueSettings, Released, Router, Ticket,
     choice::Choice,
     policy::Contender,
+    pools::{Prefill, Prompt, Split},
     queue::{Place, Queue},
-    router::Weighed,
+    router::{Blocks, Weighed},
     state::State,
 };
 
@@ -34,10 +35,11 @@ impl Router {
     /// How long a job may wait, if it has to: where the choice fell it would have to wait as well, or others are held,
     /// and whether it goes before them is for the queue to say.
     ///
-    /// Only `warm` holds: the others are what they are elsewhere, and bind at once. Who asked for a worker by name gets it.
+    /// Only `warm` holds: the others are what they are elsewhere, and bind at once. Who asked for a worker by name gets it,
+    /// and a prompt that another pool computes does not stand in the queue of the one that generates.
     pub(crate) fn may_wait(&self, job: &Job<'_>, choice: &Choice<'_>, state: &State) -> Option<Patience> {
         let settings = &self.settings.queue;
-        let holds = settings.enabled && choice.ruling == Policy::Warm && job.pin.is_none();
+        let holds = settings.enabled && choice.ruling == Policy::Warm && job.pin.is_none() && job.prefill.is_none();
         job.patience.filter(|_| holds && (state.queue.len() > 0 || self.is_backed_up(choice)))
     }
 
@@ -59,14 +61,14 @@ impl Router {
         {
             let job = waiting.job.job();
             let weighed = self.weigh_again(now, state, &job);
-            let reservation = state.reserve(now, &job, &weighed.choice);
-            if let Some(promised) = self.expect_blocks(now, &weighed.choice) {
+            let reservation = state.reserve(now, &job, &weighed.choice, Prompt::Here);
+            if let Some(promised) = self.expect_blocks(now, &weighed.choice, 0.0) {
                 state.ledger.promised(reservation, promised);
             }
             released.push(Released {
                 ticket,
                 held: now.since(waiting.since),
-                plan: Box::new(self.plan(&job, weighed, reservation)),
+                plan: Box::new(self.plan(&Split::of(&job), weighed, Prefill::default(), reservation)),
             });
         }
         state.queue = queue;
@@ -101,7 +103,7 @@ impl Router {
 
     /// The choice as it is by now. What was ruled out when the job came still is: its caller asks anew when that changes.
     fn weigh_again<'a>(&self, now: Moment, state: &mut State, job: &Job<'a>) -> Weighed<'a> {
-        let survey = self.survey(now, job);
+        let survey = self.survey(now, job, Blocks::Counted);
         let policy = self.policy(job.policy);
         let choice = state.choose(now, job, policy, &self.settings, survey.contenders);
         Weighed { choice, excluded: job.excluded.to_vec(), started_us: 0.0, hash_us: 0.0, lookup_us: 0.0 }

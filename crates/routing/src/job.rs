@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use kv_blocks::{DpRank, Namespace, PromptBlocks, Target, Tier, WorkerId};
 
-use crate::{Affinity, Patience, Policy, PrefixHolder};
+use crate::{Affinity, Patience, Policy, PrefillPool, PrefixHolder};
 
 /// One request that needs a target.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +31,8 @@ pub struct Job<'a> {
     pub candidates: &'a [Candidate],
     /// Targets the caller has already ruled out, for the receipt.
     pub excluded: &'a [Excluded],
+    /// Who may compute the prompt for them; `None`: whoever generates computes it too.
+    pub prefill: Option<PrefillPool<'a>>,
     /// A number drawn for this request; settles equal costs.
     pub random: u64,
     /// What this request changes of the configuration.

@@ -23,6 +23,7 @@ mod ledger;
 mod output_length;
 mod plan;
 mod policy;
+mod pools;
 mod queue;
 mod rates;
 pub mod receipt;
@@ -40,6 +41,7 @@ pub use job::{
 pub use ledger::TargetLoad;
 pub use plan::{Dispatch, Leg, Plan, Refusal, Released, ReservationId, Ticket};
 pub use policy::{CostUnit, Policy, Terms, UnknownPolicy};
+pub use pools::{PrefillLeg, PrefillNote, PrefillPool, PrefillSkip};
 pub use queue::{Patience, QueueSettings};
 pub use rates::Rates;
 pub use router::Router;

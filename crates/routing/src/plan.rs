@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kv_blocks::Target;
 
-use crate::{Decision, Excluded, Policy};
+use crate::{Decision, Excluded, Policy, PrefillLeg};
 
 /// The answer to a job.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub struct Plan {
     /// Give it back, whatever happens: with `failed` when the worker did not take the request, else with `done`.
     pub reservation: ReservationId,
     /// The target that computes the prompt, if another one generates.
-    pub prefill: Option<Leg>,
+    pub prefill: Option<PrefillLeg>,
     /// The target that generates.
     pub decode: Leg,
     /// Why, for the receipt.

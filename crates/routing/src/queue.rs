@@ -8,7 +8,7 @@
 //! 2. the higher priority;
 //! 3. the least estimated time to compute what is not cached, less a share of the time waited.
 //!
-//! **Invariant**: entries and bytes are bounded, and a ticket leaves exactly once: released or withdrawn.
+//! **Invariant**: entries and bytes are bounded, and a ticket leaves exactly once: released or given up.
 
 use std::{cmp::Ordering, collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -206,6 +206,8 @@ impl OwnJob {
             patience: None,
             candidates: &self.candidates,
             excluded: &self.excluded,
+            // One with two pools is not held either.
+            prefill: None,
             random: self.random,
             overrides: self.overrides,
             stopwatch: &NoStopwatch,

@@ -8,10 +8,11 @@ use parking_lot::Mutex;
 
 use crate::{
     CacheSource, Candidate, Decision, Dispatch, ExcludeReason, Excluded, Job, Leg, Method, Plan, Policy, PotentialLoad,
-    Rates, Refusal, Released, ReservationId, RoutingSettings, ScoredCounts, TargetLoad, Ticket,
+    PrefillNote, Rates, Refusal, Released, ReservationId, RoutingSettings, ScoredCounts, TargetLoad, Ticket,
     choice::{Choice, Circumstances},
     ledger::SequenceBlocks,
     policy::Contender,
+    pools::{Prefill, Prompt, Split},
     state::State,
     survey::{Survey, survey},
 };
@@ -57,6 +58,7 @@ use crate::{
 ///     patience: None,
 ///     candidates: &[candidate],
 ///     excluded: &[],
+///     prefill: None,
 ///     random: 7,
 ///     overrides: Overrides::default(),
 ///     stopwatch: &NoStopwatch,
@@ -69,8 +71,8 @@ use crate::{
 #[derive(Debug)]
 pub struct Router {
     pub(crate) settings: RoutingSettings,
-    index: Arc<KvIndex>,
-    state: Mutex<State>,
+    pub(crate) index: Arc<KvIndex>,
+    pub(crate) state: Mutex<State>,
 }
 
 impl Router {
@@ -84,40 +86,45 @@ impl Router {
         asked.unwrap_or(self.settings.policy)
     }
 
-    /// Finds a target for `job` and counts its load there, or holds it until there is one that can begin.
+    /// Finds a target for `job` and counts its load there, or holds it until there is one that can begin; where another
+    /// pool computes prompts, finds one of each.
     ///
     /// Refuses when nothing is eligible, and when it would have to be held and the queue is full.
     pub fn decide(&self, now: Moment, job: &Job<'_>) -> Dispatch {
-        let settle = |state: &mut State, choice: &Choice<'_>| match self.may_wait(job, choice, state) {
-            Some(patience) => Err(state.hold(now, job, choice, patience, &self.settings.queue)),
-            None => Ok(state.reserve(now, job, choice)),
-        };
-        let (weighed, settled) = match self.weigh(now, job, settle) {
-            Ok(found) => found,
+        let split = Split::of(job);
+        let settled = self.weigh(now, &split.decode, Blocks::Counted, |state, choice| {
+            match self.may_wait(&split.decode, choice, state) {
+                Some(patience) => Err(state.hold(now, job, choice, patience, &self.settings.queue)),
+                None => Ok(state.reserve(now, &split.decode, choice, split.prompt(choice.winner()))),
+            }
+        });
+        let (weighed, reservation) = match settled {
+            Ok((weighed, Ok(reservation))) => (weighed, reservation),
+            Ok((_, Err(Some(ticket)))) => return Dispatch::Held(ticket),
+            Ok((Weighed { choice, excluded, .. }, Err(None))) => {
+                return Dispatch::Refused(Refusal { policy: choice.policy, excluded, queue_full: true });
+            }
             Err(refusal) => return Dispatch::Refused(refusal),
         };
-        match settled {
-            Ok(reservation) => {
-                if let Some(promised) = self.expect_blocks(now, &weighed.choice) {
-                    self.state.lock().ledger.promised(reservation, promised);
-                }
-                Dispatch::Plan(Box::new(self.plan(job, weighed, reservation)))
-            }
-            Err(Some(ticket)) => Dispatch::Held(ticket),
-            Err(None) => Dispatch::Refused(Refusal {
-                policy: weighed.choice.policy,
-                excluded: weighed.excluded,
-                queue_full: true,
-            }),
+        let prefill = self.prefill(now, &split, &weighed.choice);
+        if let Some(promised) = self.expect_blocks(now, &weighed.choice, prefill.wait_ms) {
+            self.state.lock().ledger.promised(reservation, promised);
         }
+        Dispatch::Plan(Box::new(self.plan(&split, weighed, prefill, reservation)))
     }
 
-    pub(crate) fn plan(&self, job: &Job<'_>, weighed: Weighed<'_>, reservation: ReservationId) -> Plan {
+    pub(crate) fn plan(
+        &self,
+        split: &Split<'_>,
+        weighed: Weighed<'_>,
+        prefill: Prefill,
+        reservation: ReservationId,
+    ) -> Plan {
         Plan {
             reservation,
-            prefill: None,
+            prefill: prefill.leg,
             decode: Leg { target: weighed.choice.winner().target() },
-            decision: weighed.decision(job, self.settings.kept_candidates),
+            decision: weighed.decision(split, prefill.note, self.settings.kept_candidates),
         }
     }
 
@@ -128,27 +135,34 @@ impl Router {
     ///
     /// The refusal that `decide` would answer.
     pub fn preview(&self, now: Moment, job: &Job<'_>) -> Result<Decision, Refusal> {
-        let (weighed, ()) = self.weigh(now, job, |_, _| ())?;
-        Ok(weighed.decision(job, self.settings.kept_candidates))
+        let split = Split::of(job);
+        let (weighed, ()) = self.weigh(now, &split.decode, Blocks::Counted, |_, _| ())?;
+        let note = self.prefill_preview(now, &split, &weighed.choice);
+        Ok(weighed.decision(&split, note, self.settings.kept_candidates))
     }
 
-    /// What every eligible target would have to compute and to hold if `job` went there, in the order of the targets;
-    /// changes nothing.
+    /// What every eligible target, of both pools where there are two, would have to compute and to hold if `job` went
+    /// there, in the order of the targets; changes nothing.
     ///
     /// # Errors
     ///
     /// The refusal that `decide` would answer.
     pub fn potential_loads(&self, now: Moment, job: &Job<'_>) -> Result<Vec<PotentialLoad>, Refusal> {
-        let (weighed, ()) = self.weigh(now, job, |_, _| ())?;
-        Ok(weighed.choice.potential_loads())
+        let split = Split::of(job);
+        let (weighed, ()) = self.weigh(now, &split.decode, Blocks::Counted, |_, _| ())?;
+        let mut loads = weighed.choice.potential_loads(|contender| split.prompt(contender));
+        loads.extend(self.prefill_loads(now, &split));
+        loads.sort_unstable_by_key(|load| load.target);
+        Ok(loads)
     }
 
     /// Surveys, prices and chooses. `settle` is called under the same lock as the choice, so that of two requests at once
     /// the second knows of the first; what it leaves out does not happen.
-    fn weigh<'a, T>(
+    pub(crate) fn weigh<'a, T>(
         &self,
         now: Moment,
         job: &Job<'a>,
+        blocks: Blocks,
         settle: impl FnOnce(&mut State, &Choice<'a>) -> T,
     ) -> Result<(Weighed<'a>, T), Refusal> {
         let started_us = job.stopwatch.elapsed_us();
@@ -161,7 +175,7 @@ impl Router {
         }
 
         let asked_us = job.stopwatch.elapsed_us();
-        let Survey { contenders, hash_us } = self.survey(now, job);
+        let Survey { contenders, hash_us } = self.survey(now, job, blocks);
         let lookup_us = job.stopwatch.elapsed_us() - asked_us - hash_us;
 
         let state = &mut *self.state.lock();
@@ -188,15 +202,6 @@ impl Router {
     pub fn failed(&self, now: Moment, id: ReservationId) -> Vec<Released> {
         let state = &mut *self.state.lock();
         let Some(promised) = state.close(now, id, false) else { return Vec::new() };
-        self.index.retract(promised);
-        self.release(now, state)
-    }
-
-    /// A reservation was not used: nothing was sent. Frees its load, takes back what the index expects, and says nothing of
-    /// the worker. Unknown and repeated ids are ignored. Returns held requests that may go now.
-    pub fn unused(&self, now: Moment, id: ReservationId) -> Vec<Released> {
-        let state = &mut *self.state.lock();
-        let Some(promised) = state.ledger.close(now, id) else { return Vec::new() };
         self.index.retract(promised);
         self.release(now, state)
     }
@@ -237,8 +242,9 @@ impl Router {
         Some(state.ledger.next_below(now, self.settings.queue.hold_above).map_or(overdue, |below| below.min(overdue)))
     }
 
-    /// Takes a held request out of the queue; `false`: it is not there, because it was released or withdrawn before.
-    pub fn withdraw(&self, ticket: Ticket) -> bool {
+    /// Takes a held request out of the queue; `false`: it is not there, because it was released or given up
+    /// before.
+    pub fn give_up(&self, ticket: Ticket) -> bool {
         self.state.lock().queue.remove(ticket).is_some()
     }
 
@@ -277,10 +283,10 @@ impl Router {
         self.state.lock().ledger.open_reservations()
     }
 
-    pub(crate) fn survey<'a>(&self, now: Moment, job: &Job<'a>) -> Survey<'a> {
+    pub(crate) fn survey<'a>(&self, now: Moment, job: &Job<'a>, blocks: Blocks) -> Survey<'a> {
         let allowed = |candidate: &&Candidate| job.pin.is_none_or(|pin| pin.allows(candidate.target));
         let mut survey = survey(&self.index, now, job, job.candidates.iter().filter(allowed));
-        if !self.settings.track_active_blocks {
+        if !self.settings.track_active_blocks || blocks == Blocks::Ignored {
             survey.contenders.iter_mut().for_each(|surveyed| surveyed.blocks = SequenceBlocks::default());
         }
         survey
@@ -290,7 +296,8 @@ impl Router {
     ///
     /// Without events that is all it will ever know. With events the entry bridges the time until the engine says so
     /// itself: the time to live counts from the end of the queue, or a burst behind a long queue would find nothing.
-    pub(crate) fn expect_blocks(&self, now: Moment, choice: &Choice<'_>) -> Option<Promised> {
+    /// `wait_ms` is how long another target computes the prompt first.
+    pub(crate) fn expect_blocks(&self, now: Moment, choice: &Choice<'_>, wait_ms: f64) -> Option<Promised> {
         let Contender { surveyed, standing } = choice.winner();
         let candidate = surveyed.candidate;
         let (target, namespace) = (candidate.target, &candidate.namespace);
@@ -300,12 +307,22 @@ impl Router {
                 Some(self.index.predict(target, namespace, chain, now, self.settings.prediction_ttl))
             }
             CacheSource::Events if self.settings.speculative => {
-                let ttl = self.settings.speculative_ttl + Duration::from_secs_f64(standing.backlog_ms / 1e3);
+                let ttl =
+                    self.settings.speculative_ttl + Duration::from_secs_f64((standing.backlog_ms + wait_ms) / 1e3);
                 Some(self.index.speculate(target, namespace, chain, now, ttl))
             }
             CacheSource::Events => None,
         }
     }
+}
+
+/// Whether the blocks of active sequences count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Blocks {
+    /// As configured.
+    Counted,
+    /// Not: whoever only computes prompts holds no sequence.
+    Ignored,
 }
 
 /// A choice, and what the caller knows of how it came about.
@@ -318,11 +335,18 @@ pub(crate) struct Weighed<'a> {
 }
 
 impl Weighed<'_> {
-    pub(crate) fn decision(self, job: &Job<'_>, kept: usize) -> Decision {
+    pub(crate) fn decision(self, split: &Split<'_>, prefill: Option<PrefillNote>, kept: usize) -> Decision {
+        let job = &split.decode;
         let Self { choice, excluded, started_us, hash_us, lookup_us } = self;
         let method = method(job, &choice);
         let decide_us = job.stopwatch.elapsed_us() - started_us - lookup_us - hash_us;
-        choice.decision(Circumstances { method, excluded, hash_us, lookup_us, decide_us }, kept)
+        let elsewhere = split.prompt(choice.winner()) == Prompt::Elsewhere;
+        let mut decision = choice.decision(Circumstances { method, excluded, hash_us, lookup_us, decide_us }, kept);
+        if elsewhere {
+            decision.reserved.prefill_tokens = 0;
+        }
+        decision.excluded.extend(job.prefill.iter().flat_map(|pool| pool.excluded).cloned());
+        Decision { prefill, ..decision }
     }
 }
 

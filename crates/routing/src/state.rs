@@ -14,6 +14,7 @@ use crate::{
     ledger::{Account, Ledger, Load},
     output_length::OutputLength,
     policy::{Contender, FALLBACK, Rules, Scene, Standing},
+    pools::Prompt,
     queue::Queue,
     rates::RateBook,
     survey::Surveyed,
@@ -100,7 +101,7 @@ impl State {
     }
 
     /// Counts the request's load on the winner.
-    pub(crate) fn reserve(&mut self, now: Moment, job: &Job<'_>, choice: &Choice<'_>) -> ReservationId {
+    pub(crate) fn reserve(&mut self, now: Moment, job: &Job<'_>, choice: &Choice<'_>, prompt: Prompt) -> ReservationId {
         let targets = choice.scene.contenders.iter().map(Contender::target);
         self.ledger.admit(now, targets.clone(), choice.newcomer_cold_tokens);
         self.ledger.note_backlogs(now, targets);
@@ -112,7 +113,7 @@ impl State {
         if choice.policy.asks_for_holders() && job.pin.is_none() {
             self.scored.count(choice.ruling);
         }
-        self.ledger.open(now, load(job, winner))
+        self.ledger.open(now, prompt.counted(load(job, winner)))
     }
 
     /// Frees a reservation, and notes whether the worker had the prompt; returns what the index expects because of it.

@@ -205,6 +205,7 @@ mod tests {
             patience: None,
             candidates: &[],
             excluded: &[],
+            prefill: None,
             random: 0,
             overrides: Overrides::default(),
             stopwatch: &NoStopwatch,

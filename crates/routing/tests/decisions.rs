@@ -143,6 +143,7 @@ fn a_prompt_that_nothing_is_known_of_still_finds_a_target() {
         patience: None,
         candidates: &fleet.candidates,
         excluded: &[],
+        prefill: None,
         random: 3,
         overrides: Overrides::default(),
         stopwatch: &routing::NoStopwatch,

@@ -129,7 +129,7 @@ fn one_who_has_waited_as_long_as_it_may_is_bound_whatever_its_target_has_to_comp
     let released = fleet.router.released(then);
     assert_eq!(tickets(&released), [again, first], "what was waited elsewhere counts");
     assert_eq!(released[0].held, Duration::from_secs(50));
-    assert!(fleet.router.withdraw(fresh));
+    assert!(fleet.router.give_up(fresh));
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn entries_and_bytes_are_bounded_and_one_too_many_is_refused() {
         held(fleet.dispatch(at_ms(1), &patient(3, 10)));
         let Dispatch::Refused(refusal) = fleet.dispatch(at_ms(1), &patient(4, 10)) else { panic!("there is no room") };
         assert!(refusal.queue_full && refusal.excluded.is_empty());
-        assert!(fleet.router.withdraw(first) && !fleet.router.withdraw(first));
+        assert!(fleet.router.give_up(first) && !fleet.router.give_up(first));
         held(fleet.dispatch(at_ms(1), &patient(4, 10)));
         assert_eq!((fleet.router.held(), fleet.router.leases()), (2, 1));
     }
@@ -261,7 +261,7 @@ proptest! {
                 Step::Failed(i) => account.take(router.failed(now, pick(&account.open, *i))),
                 Step::Withdraw(i) => {
                     if let Some(ticket) = account.waiting.get(i % account.waiting.len().max(1)).copied()
-                        && router.withdraw(ticket)
+                        && router.give_up(ticket)
                     {
                         *account.out.entry(ticket).or_default() += 1;
                     }

@@ -137,6 +137,7 @@ impl<'a> Run<'a> {
             patience: Some(PATIENT),
             candidates: &self.engines.candidates,
             excluded: &[],
+            prefill: None,
             random: self.random.next(),
             overrides: Overrides::default(),
             affinity: asked.affinity(),

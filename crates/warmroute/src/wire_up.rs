@@ -10,7 +10,7 @@ use admin::{Access, AdminParts, Doctor, DryRun, Token};
 use config::{BlockHashKind, Listen, Settings};
 use doctor::{Options, Probe, Surroundings, USUAL_TIMEOUT};
 use fleet::{Fleet, FleetParts, HubCache, OnVerdict};
-use gateway::{Drained, Gateway, GatewayParts, Keys, Limits, Phase, RetryRules, Rules};
+use gateway::{Connector, Disaggregation, Drained, Gateway, GatewayParts, Keys, Limits, Phase, RetryRules, Rules};
 use indexer::{Indexer, IndexerParts};
 use kv_blocks::HashScheme;
 use kv_index::{IndexSettings, KvIndex};
@@ -329,6 +329,21 @@ fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
         busy_threshold: settings.routing.busy_threshold,
         reservation_ttl: settings.routing.reservation_ttl,
         max_prefix_bytes: settings.prefix_routing.max_prefix_length,
+        disaggregation: disaggregation(settings),
+    }
+}
+
+fn disaggregation(settings: &Settings) -> Disaggregation {
+    let policy = |word: Option<&str>| word.and_then(|word| word.parse().ok());
+    Disaggregation {
+        connector: settings.disaggregation.enabled.then_some(match settings.disaggregation.connector {
+            config::Connector::Nixl => Connector::Nixl,
+            config::Connector::Mooncake => Connector::Mooncake,
+            config::Connector::Sglang => Connector::Sglang,
+        }),
+        uncached_token_threshold: settings.disaggregation.uncached_token_threshold,
+        prefill_policy: policy(settings.routing.prefill_policy),
+        decode_policy: policy(settings.routing.decode_policy),
     }
 }
 

@@ -26,6 +26,7 @@ pub(crate) fn worker(name: &str, url: &str) -> Worker {
         engine: None,
         models: Vec::new(),
         role: Role::Unified,
+        bootstrap_port: None,
         weight: 1.0,
         api_key: None,
         block_size: None,

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use dialect::{Anchor, RequestView};
 use http::HeaderMap;
 use prefix_view::{Holder, PrefixHash, StorageTier};
-use routing::{Affinity, PrefixHolder};
+use routing::{Affinity, Policy, PrefixHolder};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::accept::Overrides;
+use super::prefill::Policies;
 use crate::Gateway;
 
 /// Headers that name a session, the first one that is there counts (contract V25).
@@ -26,13 +26,12 @@ pub(crate) struct Ties {
 /// ask.
 pub(super) fn of(
     gateway: &Gateway,
-    overrides: &Overrides,
+    policies: Policies,
     headers: &HeaderMap,
     body: &[u8],
     view: &RequestView<'_>,
 ) -> Ties {
-    let policy = gateway.router.policy(overrides.policy);
-    if !policy.is_keyed() {
+    if !policies.any(Policy::is_keyed) {
         return Ties::default();
     }
     let max_bytes = gateway.rules.max_prefix_bytes;
@@ -40,7 +39,7 @@ pub(super) fn of(
         prefix_key: Anchor::of(view).map(|anchor| anchor.key(&view.model, max_bytes)),
         session_key: Some(session_key(headers, body, view)),
     };
-    let holders = policy.asks_for_holders().then(|| prefix_holders(gateway, &keys)).flatten();
+    let holders = policies.any(Policy::asks_for_holders).then(|| prefix_holders(gateway, &keys)).flatten();
     Ties { keys, holders }
 }
 

@@ -7,10 +7,10 @@ use fleet::{ModelView, Snapshot, Unusable, WorkerState, WorkerView};
 use kv_blocks::{DpRank, Identity, Moment, PromptBlocks};
 use routing::{
     Answer, Candidate, Decision, Dispatch, ExcludeReason, Excluded, Job, Method, Overrides, Pin, Policy, PotentialLoad,
-    Refusal, Stopwatch,
+    PrefillLeg, PrefillPool, Refusal, Stopwatch,
 };
 
-use super::{accept, affinity::Ties, dispatch, identify::Identified};
+use super::{accept, affinity::Ties, dispatch, identify::Identified, prefill::Handover};
 use crate::{Gateway, lease::Lease};
 
 /// When to come back if all are busy: about as long as the figure they are busy by is believed.
@@ -27,6 +27,8 @@ pub(crate) struct Placement<'a> {
     pub(crate) expected_output_tokens: Option<u32>,
     pub(crate) answer: Answer,
     pub(crate) pin: Option<Pin>,
+    /// Whether its prompt may be computed elsewhere.
+    pub(crate) handover: &'a Handover,
     /// Where it failed before.
     pub(crate) failed: &'a [Pin],
 }
@@ -36,6 +38,8 @@ pub(crate) struct Placement<'a> {
 pub(crate) struct Placed {
     pub(crate) decision: Decision,
     pub(crate) lease: Lease,
+    /// Who computes the prompt, if that is another one; its load is in the lease.
+    pub(crate) prefill: Option<PrefillLeg>,
 }
 
 /// Resolves the worker that a request is pinned to: `name` or `name/rank`. `param` is the header or field that named it.
@@ -67,8 +71,10 @@ pub(crate) fn place(gateway: &Gateway, placement: &Placement<'_>) -> Result<Plac
     let lot = gateway.ids.draw_lot();
     match with_job(gateway, placement, lot, |now, job| gateway.router.decide(now, job)) {
         Dispatch::Plan(plan) => {
-            let lease = Lease::new(Arc::clone(&gateway.router), gateway.clock, plan.reservation, plan.decode.target);
-            Ok(Placed { decision: as_told(plan.decision, placement.model), lease })
+            let lease = |id, target| Lease::new(Arc::clone(&gateway.router), gateway.clock, id, target);
+            let prefill = plan.prefill.as_ref().map(|leg| lease(leg.reservation, leg.target));
+            let lease = lease(plan.reservation, plan.decode.target).with_prefill(prefill);
+            Ok(Placed { decision: as_told(plan.decision, placement), lease, prefill: plan.prefill })
         }
         // The router never holds yet: its queue is not built, and nobody could release the ticket.
         Dispatch::Held(_) => {
@@ -82,7 +88,7 @@ pub(crate) fn place(gateway: &Gateway, placement: &Placement<'_>) -> Result<Plac
 pub(crate) fn preview(gateway: &Gateway, placement: &Placement<'_>) -> Result<Decision, Refusal> {
     let lot = gateway.ids.next_lot();
     let decision = with_job(gateway, placement, lot, |now, job| gateway.router.preview(now, job))?;
-    Ok(as_told(decision, placement.model))
+    Ok(as_told(decision, placement))
 }
 
 /// What every eligible target would have with the request; changes nothing.
@@ -100,20 +106,26 @@ pub(crate) fn refusal_error(refusal: &Refusal) -> ApiError {
     dispatch::no_worker()
 }
 
-/// No worker is healthy, and the last good ones are asked all the same, since a probe may be wrong: the receipt says so.
-fn as_told(mut decision: Decision, model: &ModelView) -> Decision {
-    if model.panic {
+/// The receipt also says what the router was not told: that no worker is healthy, and the last good ones are asked all the
+/// same, since a probe may be wrong; and why nobody was offered for the prompt.
+fn as_told(mut decision: Decision, placement: &Placement<'_>) -> Decision {
+    if placement.model.panic {
         decision.method = Method::Panic;
+    }
+    if let (Some(shown), Handover::Not(note)) = (&mut decision.prefill, placement.handover) {
+        *shown = note.clone();
     }
     decision
 }
 
 /// Puts candidates and exclusions together and lets the router look at them.
 fn with_job<T>(gateway: &Gateway, placement: &Placement<'_>, lot: u64, act: impl FnOnce(Moment, &Job<'_>) -> T) -> T {
-    let Placement { overrides, model, prompt, ties, salt, expected_output_tokens, answer, pin, failed } = placement;
+    let Placement { overrides, model, prompt, ties, salt, expected_output_tokens, answer, pin, failed, .. } = placement;
+    let split = gateway.prefill.split(model).filter(|_| !matches!(placement.handover, Handover::NoPrompt));
     let identity = prompt.blocks.as_ref().map_or(Identity::TextPrefix, PromptBlocks::identity);
     let mut candidates = Vec::with_capacity(model.candidates.len());
     let mut excluded: Vec<Excluded> = model.unusable.iter().map(unusable).collect();
+    let (mut prefill, mut not_prefill) = (Vec::new(), Vec::new());
     for candidate in &model.candidates {
         let worker = &candidate.worker;
         let asked_for = pin.is_none_or(|pin| pin.allows(candidate.target));
@@ -123,11 +135,19 @@ fn with_job<T>(gateway: &Gateway, placement: &Placement<'_>, lot: u64, act: impl
             // One that was not asked for is left to the router to say so: that it is busy too is no reason to wait.
             (asked_for && is_busy(worker, gateway.rules.busy_threshold)).then_some(ExcludeReason::Busy)
         };
+        let out = |reason| Excluded { target: candidate.target, name: Arc::clone(&worker.name), reason };
         if let Some(reason) = reason {
-            excluded.push(Excluded { target: candidate.target, name: Arc::clone(&worker.name), reason });
+            let list = if worker.only_prefills() { &mut not_prefill } else { &mut excluded };
+            list.push(out(reason));
             continue;
         }
-        candidates.push(Candidate {
+        let pool = if worker.only_prefills() {
+            excluded.push(out(ExcludeReason::Role));
+            &mut prefill
+        } else {
+            &mut candidates
+        };
+        pool.push(Candidate {
             target: candidate.target,
             name: Arc::clone(&worker.name),
             namespace: candidate.namespace(salt.clone(), identity),
@@ -143,9 +163,18 @@ fn with_job<T>(gateway: &Gateway, placement: &Placement<'_>, lot: u64, act: impl
             health: worker.state.as_str(),
         });
     }
+    if !matches!(placement.handover, Handover::Possible) {
+        prefill.clear();
+    }
+    let pool = split.map(|rules| PrefillPool {
+        candidates: &prefill,
+        excluded: &not_prefill,
+        policy: rules.prefill_policy,
+        uncached_token_threshold: rules.uncached_token_threshold,
+    });
     let stopwatch = Since(gateway.clock);
     let job = Job {
-        policy: overrides.policy,
+        policy: overrides.policy.or_else(|| split?.decode_policy),
         pin: *pin,
         blocks: prompt.blocks.as_ref(),
         affinity: ties.keys,
@@ -155,6 +184,7 @@ fn with_job<T>(gateway: &Gateway, placement: &Placement<'_>, lot: u64, act: impl
         answer: *answer,
         candidates: &candidates,
         excluded: &excluded,
+        prefill: pool,
         random: lot,
         overrides: Overrides {
             overlap_weight: overrides.overlap_weight,

@@ -1,7 +1,7 @@
 //! The way of a request: one function that reads as the list of stages, and one file for each.
 //!
 //! `accept` (route, limits, key, body) -> `identify` (the prompt, in tokens or as text) -> loop { `decide` (who) ->
-//! `dispatch` (one attempt) } -> `relay` (the worker's bytes) -> `settle` (one outcome, load freed, receipt).
+//! `prefill` (if another worker computes the prompt) -> `dispatch` (one attempt) } -> `relay` (the worker's bytes) -> `settle` (one outcome, load freed, receipt).
 //!
 //! **Invariant**: every request with a route ends in exactly one [`settle::Settle`] being dropped, on every path.
 
@@ -12,6 +12,7 @@ mod dispatch;
 mod headers;
 mod identify;
 mod looked_up;
+mod prefill;
 mod receipt;
 mod relay;
 mod reply;
@@ -34,6 +35,8 @@ use routing::{
 
 pub(crate) use dispatch::no_worker;
 pub(crate) use identify::Identify;
+pub(crate) use prefill::Prefills;
+pub use prefill::{Connector, Disaggregation};
 pub(crate) use relay::StreamLimits;
 pub(crate) use reply::ReplyBody;
 pub(crate) use settle::Won;
@@ -44,6 +47,7 @@ use self::{
     decide::{Placed, Placement},
     dispatch::{Content, Failure, LastWord},
     looked_up::LookedUp,
+    prefill::{Handover, Legs, Policies, Sent},
     receipt::About,
     relay::{Begun, Relay},
     settle::Settle,
@@ -132,6 +136,9 @@ async fn generate(gateway: &Arc<Gateway>, call: Call, dialect: Dialect, mut sett
         Ok(view) => view,
         Err(error) => return refused(settle, &ApiError::from(error)),
     };
+    if let Err(error) = prefill::transfer_fields_are_ours(&view) {
+        return refused(settle, &error);
+    }
     let snapshot = gateway.fleet.snapshot();
     let found = gateway.model(&snapshot, &view.model).and_then(|model| {
         let pin = decide::pin(&snapshot, call.overrides.worker.as_deref(), "x-warmroute-worker")?;
@@ -147,14 +154,16 @@ async fn generate(gateway: &Arc<Gateway>, call: Call, dialect: Dialect, mut sett
     settle.about(about(&view, &model, call.overrides.priority, &prompt));
     settle.looked_up(LookedUp::of(dialect, &view, &prompt));
     gateway.metrics.identified(prompt.source.as_str());
+    let policies = Policies::of(gateway, &call.overrides, &model);
     let errand = Errand {
         model,
         prompt,
-        ties: affinity::of(gateway, &call.overrides, &call.headers, call.body.bytes(), &view),
+        ties: affinity::of(gateway, policies, &call.headers, call.body.bytes(), &view),
         salt: view.cache_salt.as_deref().map(Arc::from),
         expected_output_tokens: view.max_tokens,
         answer: if view.stream { Answer::Streamed } else { Answer::Whole },
         pin,
+        handover: Handover::of(&view),
     };
     drop(view);
     carried(gateway, call, errand, settle).await
@@ -170,11 +179,12 @@ struct Errand {
     expected_output_tokens: Option<u32>,
     answer: Answer,
     pin: Option<Pin>,
+    handover: Handover,
 }
 
 /// The stages from the decision on.
 async fn carried(gateway: &Arc<Gateway>, call: Call, errand: Errand, mut settle: Settle) -> Response<ReplyBody> {
-    let Errand { mut model, prompt, ties, salt, expected_output_tokens, answer, pin } = errand;
+    let Errand { mut model, prompt, ties, salt, expected_output_tokens, answer, pin, mut handover } = errand;
     let deadline = call.received + gateway.rules.timeout;
     let mut tries = Tries::default();
     loop {
@@ -187,9 +197,10 @@ async fn carried(gateway: &Arc<Gateway>, call: Call, errand: Errand, mut settle:
             expected_output_tokens,
             answer,
             pin,
+            handover: &handover,
             failed: &tries.excluded,
         };
-        let Placed { decision, lease } = match decide::place(gateway, &placement) {
+        let Placed { decision, lease, prefill } = match decide::place(gateway, &placement) {
             Ok(placed) => placed,
             Err(refusal) => {
                 let error = decide::refusal_error(&refusal);
@@ -198,11 +209,30 @@ async fn carried(gateway: &Arc<Gateway>, call: Call, errand: Errand, mut settle:
             }
         };
         let target = lease.target();
-        settle.placed(decision, lease);
-        let Some(worker) = model.candidates.iter().find(|candidate| candidate.target == target) else {
+        settle.placed(decision, lease, prefill.clone());
+        let found = |target| model.candidates.iter().find(|candidate| candidate.target == target);
+        let Some(worker) = found(target) else {
             return refused(settle, &dispatch::no_worker());
         };
-        let failure = match dispatch::attempt(gateway, &call, &worker.worker, target, deadline).await {
+        let legs = prefill.and_then(|leg| {
+            let (decode, prefill) = (&*worker.worker, &*found(leg.target)?.worker);
+            Some(Legs { gateway, call: &call, decode, target, prefill, leg, deadline })
+        });
+        let sent = match legs {
+            None => {
+                let body = call.body.bytes().clone();
+                Sent::Decode(dispatch::attempt(gateway, &call, body, &worker.worker, target, deadline).await)
+            }
+            Some(legs) => prefill::send(&legs, &mut settle).await,
+        };
+        let answer = match sent {
+            Sent::Decode(answer) => answer,
+            Sent::PrefillFailed => {
+                handover = settle.without_prefill();
+                continue;
+            }
+        };
+        let failure = match answer {
             Ok(committed) => return relayed(gateway, committed, worker.worker.id, settle),
             Err(failure) => failure,
         };

@@ -27,6 +27,7 @@ use super::{
     decide::{self, Placed, Placement},
     dispatch,
     identify::Identified,
+    prefill::{Handover, Policies},
     receipt::Decided,
     reply::{self, ReplyBody},
 };
@@ -128,6 +129,7 @@ struct Asking<'a> {
     model: Arc<ModelView>,
     pin: Option<Pin>,
     exclude: Vec<Pin>,
+    handover: Handover,
     prompt: Identified,
     ties: Ties,
     salt: Option<Arc<str>>,
@@ -157,8 +159,10 @@ impl<'a> Asking<'a> {
         };
         let timing = Timing { accept, render: prompt.render_us, tokenize: prompt.tokenize_us, ..Timing::default() };
         let salt = asked.view.cache_salt.as_deref().map(Arc::from);
-        let ties = affinity::of(gateway, &asked.overrides, headers, bytes, &asked.view);
-        Ok(Self { gateway, asked, received, model, pin, exclude, prompt, ties, salt, timing })
+        let policies = Policies::of(gateway, &asked.overrides, &model);
+        let ties = affinity::of(gateway, policies, headers, bytes, &asked.view);
+        let handover = Handover::of(&asked.view);
+        Ok(Self { gateway, asked, received, model, pin, exclude, handover, prompt, ties, salt, timing })
     }
 
     fn placement(&self) -> Placement<'_> {
@@ -172,6 +176,7 @@ impl<'a> Asking<'a> {
             // Whoever sends it says when the prompt is computed.
             answer: Answer::Elsewhere,
             pin: self.pin,
+            handover: &self.handover,
             failed: &self.exclude,
         }
     }
@@ -188,7 +193,7 @@ impl<'a> Asking<'a> {
         let gateway = self.gateway;
         let now = gateway.clock.now();
         let receipt = gateway.reservations.hold(id, self.most_blocks(), now, &gateway.ring, || {
-            let Placed { decision, lease } =
+            let Placed { decision, lease, prefill: _ } =
                 decide::place(gateway, &self.placement()).map_err(|refusal| decide::refusal_error(&refusal))?;
             let worker = self.model.candidates.iter().find(|candidate| candidate.target == lease.target());
             let worker = &worker.ok_or_else(dispatch::no_worker)?.worker;

@@ -20,6 +20,7 @@ use super::{
     affinity::Ties,
     carried, decide,
     identify::{Identified, cost_of, cost_of_objects, text_of},
+    prefill::Handover,
     refused,
     reply::{self, ReplyBody},
     settle::Settle,
@@ -157,8 +158,16 @@ async fn forwarded(
     let view = dialect::RequestView { model: (&*model.id).into(), ..dialect::RequestView::default() };
     settle.about(about(&view, &model, call.overrides.priority, &prompt));
     let answer = Answer::Whole;
-    let errand =
-        Errand { model, prompt, ties: Ties::default(), salt: None, expected_output_tokens: Some(0), answer, pin };
+    let errand = Errand {
+        model,
+        prompt,
+        ties: Ties::default(),
+        salt: None,
+        expected_output_tokens: Some(0),
+        answer,
+        pin,
+        handover: Handover::NoPrompt,
+    };
     carried(gateway, call, errand, settle).await
 }
 

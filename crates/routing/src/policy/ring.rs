@@ -206,6 +206,7 @@ mod tests {
             patience: None,
             candidates: &candidates,
             excluded: &[],
+            prefill: None,
             random: 0,
             overrides: Overrides::default(),
             stopwatch: &NoStopwatch,

@@ -11,7 +11,7 @@ use kv_blocks::{
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
     Affinity, Answer, CacheSource, Candidate, Decision, Dispatch, Excluded, Job, NoStopwatch, Overrides, Patience, Pin,
-    Plan, Policy, PotentialLoad, PrefixHolder, Refusal, Router, RoutingSettings, Tiers,
+    Plan, Policy, PotentialLoad, PrefillPool, PrefixHolder, Refusal, Router, RoutingSettings, Tiers,
 };
 
 pub(crate) const BLOCK: u32 = 16;
@@ -117,11 +117,33 @@ impl Dice {
     }
 }
 
+/// A pool of prefill workers.
+#[derive(Default)]
+pub(crate) struct Pool {
+    pub(crate) candidates: Vec<Candidate>,
+    pub(crate) excluded: Vec<Excluded>,
+    pub(crate) policy: Option<Policy>,
+    pub(crate) threshold: u32,
+}
+
+impl Pool {
+    fn as_asked(&self) -> PrefillPool<'_> {
+        PrefillPool {
+            candidates: &self.candidates,
+            excluded: &self.excluded,
+            policy: self.policy,
+            uncached_token_threshold: self.threshold,
+        }
+    }
+}
+
 pub(crate) struct Fleet {
     pub(crate) router: Router,
     pub(crate) index: Arc<KvIndex>,
     pub(crate) candidates: Vec<Candidate>,
     pub(crate) excluded: Vec<Excluded>,
+    /// Who computes prompts for them.
+    pub(crate) pool: Option<Pool>,
     pub(crate) stored: std::cell::Cell<u64>,
 }
 
@@ -137,6 +159,7 @@ impl Fleet {
             index,
             candidates: (1..=workers).map(candidate).collect(),
             excluded: Vec::new(),
+            pool: None,
             stored: std::cell::Cell::new(0),
         }
     }
@@ -189,6 +212,7 @@ impl Fleet {
             patience: ask.patience,
             candidates: &self.candidates,
             excluded: &self.excluded,
+            prefill: self.pool.as_ref().map(Pool::as_asked),
             random: ask.random,
             overrides: ask.overrides,
             stopwatch: &NoStopwatch,
