@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     Admin, ChatTemplate, CircuitBreaker, Decisions, HealthChecks, Level, Listen, LogFormat, Logging, Metrics, Model,
-    Models, Parity, PrefixRouting, Request, Retry, Routing, Server, Settings, Tokenizer,
+    Models, Parity, PrefixRouting, Queue, Request, Retry, Routing, Server, Settings, Tokenizer,
     checked::{Checked, Value},
     places::Places,
     problem::Draft,
@@ -39,6 +39,7 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
         kv_cache_index,
         parity: parity(section("parity")),
         health_checks: health_checks(section("health_checks")),
+        queue: queue(section("queue")),
         request: request(section("request")),
         retry: retry(section("retry")),
         circuit_breaker: circuit_breaker(section("circuit_breaker")),
@@ -239,6 +240,18 @@ fn health_checks(section: &Checked) -> HealthChecks {
         recovery_interval: first,
         // A first pause above the longest one means that pauses never grow.
         recovery_max_interval: section.key("recovery_max_interval").duration().max(first),
+    }
+}
+
+fn queue(section: &Checked) -> Queue {
+    Queue {
+        enabled: section.key("enabled").bool(),
+        wait: section.key("wait").duration(),
+        engine_wait_timeout: section.key("engine_wait_timeout_secs").duration(),
+        max_entries: usize::try_from(section.key("max_entries").int()).unwrap_or(usize::MAX),
+        max_bytes: section.key("max_bytes").size(),
+        hold_above: section.key("hold_above").duration(),
+        ageing: section.key("ageing").float(),
     }
 }
 

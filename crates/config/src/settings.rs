@@ -7,6 +7,7 @@
 mod disaggregation;
 mod kv;
 mod parity;
+mod queue;
 mod routing;
 mod worker;
 
@@ -17,6 +18,7 @@ pub use kv::{
     BlockHashKind, KvCacheIndex, KvEvents, Offloading, Prediction, PrefixEventSource, PrefixHashKind, Scoring,
 };
 pub use parity::Parity;
+pub use queue::Queue;
 pub use routing::{PrefixRouting, Routing};
 pub use worker::{CheckMethod, Engine, EventSource, HealthCheck, ReplayEndpoint, Worker, WorkerKvEvents};
 
@@ -47,6 +49,8 @@ pub struct Settings {
     pub parity: Parity,
     /// How workers are checked.
     pub health_checks: HealthChecks,
+    /// How requests wait.
+    pub queue: Queue,
     /// Time limits of one request.
     pub request: Request,
     /// How often and how soon a request is sent again.

@@ -51,11 +51,6 @@ impl Desk {
         Self { router, clock, waiting: Mutex::default(), changed: Notify::new() }
     }
 
-    /// The router, for what releases nobody.
-    pub(crate) fn router(&self) -> &Arc<Router> {
-        &self.router
-    }
-
     pub(crate) fn decide(self: &Arc<Self>, now: Moment, job: &Job<'_>) -> Decided {
         match self.router.decide(now, job) {
             Dispatch::Plan(plan) => Decided::Now(plan),
@@ -81,11 +76,15 @@ impl Desk {
         self.deliver(self.router.failed(self.clock.now(), id));
     }
 
+    pub(crate) fn withdrawn(&self, id: ReservationId) {
+        self.deliver(self.router.withdrawn(self.clock.now(), id));
+    }
+
     pub(crate) fn tick(&self) {
         self.deliver(self.router.tick(self.clock.now()));
     }
 
-    /// Lets go, again and again, those who may go though nothing was heard.
+    /// Lets go, again and again, those who may go though nothing was heard; never returns.
     pub(crate) async fn pace(&self) {
         loop {
             let now = self.clock.now();
@@ -123,7 +122,7 @@ impl Desk {
                 Some(Slot::Waits(sender)) => drop(sender.send(next)),
                 Some(Slot::Gone) => {
                     drop(waiting);
-                    released.extend(self.withdrawn(next));
+                    released.extend(self.router.withdrawn(self.clock.now(), next.plan.reservation));
                 }
                 _ => drop(waiting.insert(next.ticket, Slot::Came(next))),
             }
@@ -131,10 +130,6 @@ impl Desk {
         if any {
             self.changed.notify_one();
         }
-    }
-
-    fn withdrawn(&self, released: Released) -> Vec<Released> {
-        self.router.withdrawn(self.clock.now(), released.plan.reservation)
     }
 }
 
@@ -175,7 +170,7 @@ impl Drop for Waiter {
         if slot.is_none()
             && let Ok(released) = self.receiver.try_recv()
         {
-            self.desk.deliver(self.desk.withdrawn(released));
+            self.desk.withdrawn(released.plan.reservation);
         }
     }
 }

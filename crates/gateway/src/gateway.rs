@@ -16,10 +16,12 @@ use routing::{
 
 use crate::{
     cut_switch::CutSwitch,
+    desk::Desk,
     ids::Ids,
     judge::Judge,
     keys::Keys,
     load_telemetry::LoadCollector,
+    lobby::{Lobby, Waiting},
     metrics::Metrics,
     request::{Disaggregation, Identify, Prefills, StreamLimits},
     reservations::Reservations,
@@ -73,6 +75,8 @@ pub struct Rules {
     pub max_prefix_bytes: usize,
     /// How prompts are computed apart from their replies.
     pub disaggregation: Disaggregation,
+    /// How requests wait.
+    pub waiting: Waiting,
 }
 
 /// Everything [`Gateway::new`] needs.
@@ -101,6 +105,9 @@ pub struct GatewayParts {
 pub struct Gateway {
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) router: Arc<Router>,
+    /// The same router, for whatever may release requests that it holds.
+    pub(crate) desk: Arc<Desk>,
+    pub(crate) lobby: Arc<Lobby>,
     pub(crate) ring: Arc<Ring>,
     pub(crate) judge: Judge,
     pub(crate) clock: Clock,
@@ -135,7 +142,8 @@ impl Gateway {
     /// Puts the parts together and registers the metric families.
     pub fn new(parts: GatewayParts, registry: &mut Registry) -> Self {
         let GatewayParts { fleet, router, ring, parity, clock, keys, limits, rules } = parts;
-        let load = LoadCollector { fleet: Arc::clone(&fleet), router: Arc::clone(&router) };
+        let lobby = Arc::new(Lobby::new(rules.waiting));
+        let load = LoadCollector { fleet: Arc::clone(&fleet), router: Arc::clone(&router), lobby: Arc::clone(&lobby) };
         registry.register_collector(Box::new(load));
         let ids = Ids::new();
         let pools = Pools::default();
@@ -150,6 +158,8 @@ impl Gateway {
         Self {
             judge: Judge::new(parity, Arc::clone(&fleet), clock),
             fleet,
+            desk: Arc::new(Desk::new(Arc::clone(&router), clock)),
+            lobby,
             router,
             ring,
             clock,
@@ -176,10 +186,10 @@ impl Gateway {
         }
     }
 
-    /// Tells router, parity and reservations that time has passed. The router holds nothing yet, so nothing is released.
+    /// Tells router, parity and reservations that time has passed.
     pub(crate) fn tick(&self) {
         let now = self.clock.now();
-        drop(self.router.tick(now));
+        self.desk.tick();
         self.judge.tick(now);
         self.reservations.tick(now, &self.fleet.snapshot(), &self.ring);
     }

@@ -166,6 +166,7 @@ pub(crate) struct Metrics {
     stage: Seconds<Stage>,
     decision: Seconds<PolicyLabel>,
     request: Seconds<RouteLabel>,
+    queue_wait: Histogram,
     overlap: Histogram,
     pub(crate) open_streams: Gauge,
     pub(crate) held_body_bytes: Gauge<i64, std::sync::atomic::AtomicI64>,
@@ -192,6 +193,7 @@ impl Metrics {
             stage: Family::new_with_constructor(stage_seconds),
             decision: Family::new_with_constructor(stage_seconds),
             request: Family::new_with_constructor(request_seconds),
+            queue_wait: request_seconds(),
             overlap: ratio(),
             open_streams: Gauge::default(),
             held_body_bytes: Gauge::default(),
@@ -219,6 +221,7 @@ impl Metrics {
             stage "warmroute_stage_seconds" "Time spent in a stage of the router";
             decision "warmroute_decision_seconds" "Time of one placement decision";
             request "warmroute_request_seconds" "Time from accepting a request to its end";
+            queue_wait "warmroute_queue_wait_seconds" "Time that requests waited for a worker, of those that did";
             overlap "warmroute_overlap_ratio" "Share of the prompt predicted to be cached where it went";
             open_streams "warmroute_open_streams" "Replies being relayed";
             held_body_bytes "warmroute_held_body_bytes" "Bytes of request bodies in memory";
@@ -234,6 +237,11 @@ impl Metrics {
         }
         self.decisions.get_or_create(&PolicyMethod { policy, method }).inc();
         self.decision.get_or_create(&PolicyLabel { policy }).observe(us / 1e6);
+    }
+
+    /// A request waited so long for a worker.
+    pub(crate) fn waited(&self, waited: Duration) {
+        self.queue_wait.observe(waited.as_secs_f64());
     }
 
     /// An attempt ended.
@@ -314,7 +322,13 @@ impl Metrics {
         for result in PrefillSkip::ALL.map(PrefillSkip::as_str).into_iter().chain([PREFILLED, UNFINISHED]) {
             drop(self.prefill.get_or_create(&PrefillResult { result }));
         }
-        for reason in [ErrorCode::NoWorker, ErrorCode::Overloaded, ErrorCode::Draining] {
+        for reason in [
+            ErrorCode::NoWorker,
+            ErrorCode::Overloaded,
+            ErrorCode::QueueFull,
+            ErrorCode::QueueTimeout,
+            ErrorCode::Draining,
+        ] {
             drop(self.shed.get_or_create(&Reason { reason: reason.as_str() }));
         }
         for strategy in STRATEGIES {

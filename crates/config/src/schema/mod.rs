@@ -8,6 +8,7 @@ mod kinds;
 mod kv;
 mod page;
 mod prefixes;
+mod queue;
 mod table;
 
 pub use json::schema;

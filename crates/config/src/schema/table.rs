@@ -7,6 +7,7 @@ use super::{
     },
     kv::{KV_EVENTS, WORKER_KV_EVENTS},
     prefixes::{KV_CACHE_INDEX, PREFIX_ROUTING},
+    queue::QUEUE,
     word, word_later,
 };
 
@@ -23,6 +24,7 @@ pub(crate) const ROOT: &[Key] = &[
     section("models", MODELS, "Where tokenizers and chat templates come from."),
     section("routing", ROUTING, "How a worker is chosen."),
     section("disaggregation", DISAGGREGATION, "How prompts are computed apart from their replies."),
+    section("queue", QUEUE, "How requests wait here for a worker."),
     section("prefix_routing", PREFIX_ROUTING, "How requests are kept together by the beginning of their prompt."),
     section("kv_events", KV_EVENTS, "How KV events are followed, and what the block index may hold."),
     section(
@@ -42,7 +44,7 @@ pub(crate) const ROOT: &[Key] = &[
 
 /// Sections that are known by name only: a file that sets one is told so.
 pub(crate) const LATER_SECTIONS: &[&str] =
-    &["discovery", "response_cache", "queue", "cache", "model_aggregation", "replicas", "tenants", "tracing", "compat"];
+    &["discovery", "response_cache", "cache", "model_aggregation", "replicas", "tenants", "tracing", "compat"];
 
 /// Other names for top-level keys.
 pub(crate) const TOP_ALIASES: &[(&str, &[&str])] =

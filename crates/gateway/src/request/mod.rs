@@ -10,6 +10,7 @@ mod affinity;
 mod decide;
 mod dispatch;
 mod headers;
+mod hold;
 mod identify;
 mod looked_up;
 mod prefill;
@@ -46,6 +47,7 @@ use self::{
     affinity::Ties,
     decide::{Placed, Placement},
     dispatch::{Content, Failure, LastWord},
+    hold::{TurnedAway, Wait},
     looked_up::LookedUp,
     prefill::{Handover, Legs, Policies, Sent},
     receipt::About,
@@ -139,9 +141,9 @@ async fn generate(gateway: &Arc<Gateway>, call: Call, dialect: Dialect, mut sett
     if let Err(error) = prefill::transfer_fields_are_ours(&view) {
         return refused(settle, &error);
     }
-    let snapshot = gateway.fleet.snapshot();
-    let found = gateway.model(&snapshot, &view.model).and_then(|model| {
-        let pin = decide::pin(&snapshot, call.overrides.worker.as_deref(), "x-warmroute-worker")?;
+    let mut wait = Wait::new(call.body.bytes().len(), call.received + gateway.rules.timeout);
+    let found = hold::model(gateway, &view.model, &mut wait).await.and_then(|model| {
+        let pin = decide::pin(&gateway.fleet.snapshot(), call.overrides.worker.as_deref(), "x-warmroute-worker")?;
         Ok((model, pin))
     });
     let (model, pin) = match found {
@@ -166,7 +168,7 @@ async fn generate(gateway: &Arc<Gateway>, call: Call, dialect: Dialect, mut sett
         handover: Handover::of(&view),
     };
     drop(view);
-    carried(gateway, call, errand, settle).await
+    carried(gateway, call, errand, wait, settle).await
 }
 
 /// What is carried to a worker beside the client's bytes.
@@ -183,14 +185,19 @@ struct Errand {
 }
 
 /// The stages from the decision on.
-async fn carried(gateway: &Arc<Gateway>, call: Call, errand: Errand, mut settle: Settle) -> Response<ReplyBody> {
+async fn carried(
+    gateway: &Arc<Gateway>,
+    call: Call,
+    errand: Errand,
+    mut wait: Wait,
+    mut settle: Settle,
+) -> Response<ReplyBody> {
     let Errand { mut model, prompt, ties, salt, expected_output_tokens, answer, pin, mut handover } = errand;
     let deadline = call.received + gateway.rules.timeout;
     let mut tries = Tries::default();
     loop {
         let placement = Placement {
             overrides: &call.overrides,
-            model: &model,
             prompt: &prompt,
             ties: &ties,
             salt: salt.clone(),
@@ -200,10 +207,13 @@ async fn carried(gateway: &Arc<Gateway>, call: Call, errand: Errand, mut settle:
             handover: &handover,
             failed: &tries.excluded,
         };
-        let Placed { decision, lease, prefill } = match decide::place(gateway, &placement) {
+        // One that is tried again has waited, and one without a prompt asks for no work worth waiting for.
+        let may_wait = tries.last.is_none() && !matches!(handover, Handover::NoPrompt);
+        let placed = hold::place(gateway, &mut model, &placement, may_wait, &mut wait).await;
+        settle.waited(wait.told());
+        let Placed { decision, lease, prefill } = match placed {
             Ok(placed) => placed,
-            Err(refusal) => {
-                let error = decide::refusal_error(&refusal);
+            Err(TurnedAway { refusal, error }) => {
                 settle.refused(refusal);
                 return last_word(settle, tries.last.map_or_else(|| LastWord::Error(error), |it| it.reply));
             }

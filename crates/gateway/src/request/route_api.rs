@@ -11,10 +11,10 @@ use bytes::Bytes;
 use dialect::{ApiError, ErrorCode};
 use fleet::ModelView;
 use http::{HeaderMap, Response};
-use kv_blocks::{Moment, PromptBlocks};
+use kv_blocks::Moment;
 use routing::{
     Answer, Decision, Pin,
-    receipt::{Receipt, Timing, Verdict},
+    receipt::{Hold, Receipt, Timing, Verdict},
 };
 use serde::Serialize;
 use serde_json::json;
@@ -24,7 +24,7 @@ use super::{
     about,
     accept::{Call, Overrides},
     affinity::{self, Ties},
-    decide::{self, Placed, Placement},
+    decide::{self, Place, Placed, Placement},
     dispatch,
     identify::Identified,
     prefill::{Handover, Policies},
@@ -53,8 +53,8 @@ pub(super) async fn route(gateway: &Arc<Gateway>, call: &Call) -> Result<Respons
 pub(super) async fn potential_loads(gateway: &Arc<Gateway>, call: &Call) -> Result<Response<ReplyBody>, ApiError> {
     let asked = body::read(call.body.bytes(), &call.overrides)?;
     let asking = Asking::prepare(gateway, call.body.bytes(), &call.headers, asked, call.received).await?;
-    let loads =
-        decide::potential_loads(gateway, &asking.placement()).map_err(|refusal| decide::refusal_error(&refusal))?;
+    let loads = decide::potential_loads(gateway, &asking.model, &asking.placement())
+        .map_err(|refusal| decide::refusal_error(&refusal))?;
     let rows: Vec<_> = loads
         .iter()
         .map(|load| {
@@ -168,7 +168,6 @@ impl<'a> Asking<'a> {
     fn placement(&self) -> Placement<'_> {
         Placement {
             overrides: &self.asked.overrides,
-            model: &self.model,
             prompt: &self.prompt,
             ties: &self.ties,
             salt: self.salt.clone(),
@@ -183,8 +182,8 @@ impl<'a> Asking<'a> {
 
     /// The decision without its consequences; not kept among the receipts, which are about requests that were sent.
     fn dry_run(&self, request_id: Arc<str>) -> Result<Receipt, ApiError> {
-        let decision =
-            decide::preview(self.gateway, &self.placement()).map_err(|refusal| decide::refusal_error(&refusal))?;
+        let decision = decide::preview(self.gateway, &self.model, &self.placement())
+            .map_err(|refusal| decide::refusal_error(&refusal))?;
         Ok(self.receipt(decision, request_id, true))
     }
 
@@ -194,7 +193,12 @@ impl<'a> Asking<'a> {
         let now = gateway.clock.now();
         let receipt = gateway.reservations.hold(id, self.most_blocks(), now, &gateway.ring, || {
             let Placed { decision, lease, prefill: _ } =
-                decide::place(gateway, &self.placement()).map_err(|refusal| decide::refusal_error(&refusal))?;
+                match decide::place(gateway, &self.model, &self.placement(), None) {
+                    Place::Found(placed) => *placed,
+                    Place::Refused(refusal) => return Err(decide::refusal_error(&refusal)),
+                    // Without patience nothing is held.
+                    Place::Held(_) => return Err(dispatch::no_worker()),
+                };
             let worker = self.model.candidates.iter().find(|candidate| candidate.target == lease.target());
             let worker = &worker.ok_or_else(dispatch::no_worker)?.worker;
             gateway.metrics.identified(self.prompt.source.as_str());
@@ -211,7 +215,7 @@ impl<'a> Asking<'a> {
     /// Blocks of the prompt, wherever it goes.
     fn most_blocks(&self) -> u64 {
         let smallest = self.model.candidates.iter().map(|candidate| candidate.block_size()).min();
-        let tokens = self.prompt.blocks.as_ref().map_or(0, PromptBlocks::token_count);
+        let tokens = self.prompt.blocks.as_ref().map_or(0, |blocks| blocks.token_count());
         smallest.map_or(0, |size| size.whole_blocks(tokens).into())
     }
 
@@ -225,6 +229,7 @@ impl<'a> Asking<'a> {
             request_id,
             route: ROUTE,
             verdict: Verdict::Decided(Box::new(decision)),
+            hold: Hold::default(),
             timing,
         };
         let about = about(&self.asked.view, &self.model, self.asked.overrides.priority, &self.prompt);

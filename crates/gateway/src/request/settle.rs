@@ -14,7 +14,7 @@ use kv_blocks::{Moment, Target};
 use parity::Basis;
 use routing::{
     CacheSource, Decision, PrefillLeg, PrefillNote, Refusal,
-    receipt::{Attempt, AttemptClass, AttemptResult, DecisionId, Outcome, OutcomeKind, Receipt, Timing, Verdict},
+    receipt::{Attempt, AttemptClass, AttemptResult, DecisionId, Hold, Outcome, OutcomeKind, Receipt, Timing, Verdict},
 };
 
 use super::{
@@ -46,6 +46,7 @@ pub(crate) struct Settle {
     attempts: Vec<Attempt>,
     open: Option<OpenAttempt>,
     timing: Timing,
+    hold: Hold,
     published: bool,
     status: Option<u16>,
     first_token: Option<Moment>,
@@ -95,6 +96,7 @@ impl Settle {
             attempts: Vec::new(),
             open: None,
             timing: Timing::default(),
+            hold: Hold::default(),
             published: false,
             status: None,
             first_token: None,
@@ -163,6 +165,11 @@ impl Settle {
         self.lease = Some(lease);
         self.rewrites.clear();
         self.prefill_begins(leg);
+    }
+
+    /// The request waited for its decision.
+    pub(crate) fn waited(&mut self, hold: Hold) {
+        self.hold = hold;
     }
 
     /// Nobody can take the request. An earlier decision stays what the receipt shows.
@@ -301,6 +308,7 @@ impl Settle {
             request_id: Arc::clone(&self.request_id),
             route: self.route.path,
             verdict,
+            hold: self.hold,
             timing: self.timing,
         };
         let (attempts, rewrites) = (self.attempts.clone(), self.rewrites.clone());

@@ -19,6 +19,7 @@ use super::{
     accept::Call,
     affinity::Ties,
     carried, decide,
+    hold::Wait,
     identify::{Identified, cost_of, cost_of_objects, text_of},
     prefill::Handover,
     refused,
@@ -168,7 +169,9 @@ async fn forwarded(
         pin,
         handover: Handover::NoPrompt,
     };
-    carried(gateway, call, errand, settle).await
+    // It asks for no work worth waiting for.
+    let wait = Wait::new(0, call.received + gateway.rules.timeout);
+    carried(gateway, call, errand, wait, settle).await
 }
 
 #[derive(Serialize)]

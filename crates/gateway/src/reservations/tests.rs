@@ -41,7 +41,11 @@ impl Desk {
 
     fn place(&self, now: Moment) -> Held {
         let Dispatch::Plan(plan) = self.router.decide(now, &job(&[candidate()])) else { panic!("one is free") };
-        let lease = Lease::new(Arc::clone(&self.router), Clock::system(), plan.reservation, plan.decode.target);
+        let lease = Lease::new(
+            Arc::new(crate::desk::Desk::new(Arc::clone(&self.router), Clock::system())),
+            plan.reservation,
+            plan.decode.target,
+        );
         Held::new(lease, &worker(), DecisionId(1), now, now)
     }
 
@@ -116,6 +120,7 @@ fn job(candidates: &[Candidate]) -> Job<'_> {
         prompt_tokens: 100,
         expected_output_tokens: None,
         answer: Answer::Elsewhere,
+        patience: None,
         candidates,
         excluded: &[],
         prefill: None,
