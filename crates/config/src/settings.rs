@@ -6,6 +6,7 @@
 
 mod kv;
 mod parity;
+mod redis;
 mod routing;
 mod worker;
 
@@ -15,6 +16,7 @@ pub use kv::{
     BlockHashKind, KvCacheIndex, KvEvents, Offloading, Prediction, PrefixEventSource, PrefixHashKind, Scoring,
 };
 pub use parity::Parity;
+pub use redis::Redis;
 pub use routing::{PrefixRouting, Routing};
 pub use worker::{CheckMethod, Engine, EventSource, HealthCheck, ReplayEndpoint, Worker, WorkerKvEvents};
 

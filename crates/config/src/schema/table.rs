@@ -7,6 +7,7 @@ use super::{
     },
     kv::{KV_EVENTS, WORKER_KV_EVENTS},
     prefixes::{KV_CACHE_INDEX, PREFIX_ROUTING},
+    response_cache::RESPONSE_CACHE,
     word, word_later,
 };
 
@@ -29,6 +30,7 @@ pub(crate) const ROOT: &[Key] = &[
         KV_CACHE_INDEX,
         "Which backend has which prompt prefix, as streams that name whole prefixes say.",
     ),
+    section("response_cache", RESPONSE_CACHE, "Redis, which `kv_cache_index` uses too; the cache of replies itself."),
     section("parity", PARITY, "How far predictions may be off before a worker's events are not believed any more."),
     section("health_checks", HEALTH_CHECKS, "How workers are checked."),
     section("request", REQUEST, "Time limits of one request."),
@@ -40,18 +42,8 @@ pub(crate) const ROOT: &[Key] = &[
 ];
 
 /// Sections that are known by name only: a file that sets one is told so.
-pub(crate) const LATER_SECTIONS: &[&str] = &[
-    "discovery",
-    "response_cache",
-    "queue",
-    "cache",
-    "model_aggregation",
-    "disaggregation",
-    "replicas",
-    "tenants",
-    "tracing",
-    "compat",
-];
+pub(crate) const LATER_SECTIONS: &[&str] =
+    &["discovery", "queue", "cache", "model_aggregation", "disaggregation", "replicas", "tenants", "tracing", "compat"];
 
 /// Other names for top-level keys.
 pub(crate) const TOP_ALIASES: &[(&str, &[&str])] =
