@@ -157,7 +157,7 @@ impl<'a> Asking<'a> {
         };
         let timing = Timing { accept, render: prompt.render_us, tokenize: prompt.tokenize_us, ..Timing::default() };
         let salt = asked.view.cache_salt.as_deref().map(Arc::from);
-        let ties = affinity::of(gateway, &asked.overrides, headers, bytes, &asked.view);
+        let ties = affinity::of(gateway, &asked.overrides, headers, bytes, &asked.view).await;
         Ok(Self { gateway, asked, received, model, pin, exclude, prompt, ties, salt, timing })
     }
 
