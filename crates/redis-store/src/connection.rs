@@ -7,7 +7,7 @@ use std::time::Duration;
 use config::Redis;
 use deadpool::managed::{Manager, Metrics, RecycleError, RecycleResult};
 use net::Address;
-use redis::{AsyncConnectionConfig, Pipeline, RedisConnectionInfo, RedisError, Value, aio::MultiplexedConnection};
+use redis::{AsyncConnectionConfig, Pipeline, RedisConnectionInfo, Value, aio::MultiplexedConnection};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     task::JoinHandle,
@@ -105,11 +105,13 @@ impl Manager for Dial {
 impl Connection {
     /// One answer per command, among them the server's refusals as [`Value::ServerError`]. A connection whose answer was
     /// not waited for must not be used again.
-    pub(crate) async fn ask(&mut self, pipeline: &Pipeline) -> Result<Vec<Value>, RedisError> {
+    pub(crate) async fn ask(&mut self, pipeline: &Pipeline) -> Result<Vec<Value>, RedisFault> {
         self.allowance.set(MOST_ANSWER);
-        match pipeline.query_async(&mut self.redis).await? {
-            Value::Array(answers) => Ok(answers),
-            _ => Ok(Vec::new()),
+        match pipeline.query_async(&mut self.redis).await {
+            Ok(Value::Array(answers)) => Ok(answers),
+            Ok(_) => Ok(Vec::new()),
+            Err(_) if self.allowance.is_spent() => Err(RedisFault::too_long()),
+            Err(error) => Err(RedisFault::from(&error)),
         }
     }
 }

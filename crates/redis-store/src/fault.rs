@@ -61,6 +61,11 @@ impl RedisFault {
         Self { kind: FaultKind::Connection, outage: true, reason: "it is known to be away".to_owned() }
     }
 
+    /// The answer was cut off. That ends its connection, but says nothing against the server.
+    pub(crate) fn too_long() -> Self {
+        Self { kind: FaultKind::Other, outage: false, reason: "an answer longer than it may be".to_owned() }
+    }
+
     /// The answer is none to what was asked.
     pub(crate) fn unusable(what: &str) -> Self {
         Self { kind: FaultKind::Other, outage: false, reason: format!("an answer that is no {what}") }
@@ -70,8 +75,6 @@ impl RedisFault {
 impl From<&RedisError> for RedisFault {
     fn from(error: &RedisError) -> Self {
         let (kind, outage) = match error.kind() {
-            // The connection is over, but the server is well.
-            _ if is_too_long(error) => (FaultKind::Other, false),
             _ if error.is_timeout() => (FaultKind::Timeout, true),
             ErrorKind::Io => (FaultKind::Connection, true),
             // The server understood and said no.
@@ -81,12 +84,6 @@ impl From<&RedisError> for RedisFault {
         };
         Self { kind, outage, reason: cut(&error.to_string()) }
     }
-}
-
-/// What [`crate::guarded`] says of an answer.
-fn is_too_long(error: &RedisError) -> bool {
-    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
-    source.is_some_and(|source| source.kind() == io::ErrorKind::InvalidData)
 }
 
 /// A text from elsewhere, on one line and not long.

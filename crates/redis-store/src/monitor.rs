@@ -55,7 +55,7 @@ async fn knock(shared: &Shared) -> Result<(), RedisFault> {
     let mut connection = dial.open().await?;
     match timeout(shared.command_timeout, connection.ask(&ping())).await {
         Err(_) => Err(RedisFault::timeout("answer", shared.command_timeout)),
-        Ok(Err(error)) => Err(RedisFault::from(&error)),
+        Ok(Err(fault)) => Err(fault),
         Ok(Ok(answers)) if is_pong(&answers) => Ok(()),
         Ok(Ok(answers)) => Err(unready(&answers)),
     }

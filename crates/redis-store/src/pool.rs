@@ -143,7 +143,7 @@ impl Shared {
         };
         let fault = match timeout(command, connection.ask(pipeline)).await {
             Ok(Ok(answers)) => return Ok(answers),
-            Ok(Err(error)) => RedisFault::from(&error),
+            Ok(Err(fault)) => fault,
             Err(_) => RedisFault::timeout("answer", command),
         };
         // What was asked may still be answered, to whoever would use the connection next.

@@ -12,7 +12,7 @@ use std::{
 
 use contract_id::contract;
 use dialect::Anchor;
-use harness::{Program, RawClient, Routed, eventually, says, words};
+use harness::{Program, RawClient, Routed, Router as _, eventually, says, words};
 use redis_server::{RedisServer, redis_is_missing};
 use serde_json::{Value, json};
 

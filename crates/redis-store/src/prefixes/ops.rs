@@ -92,13 +92,14 @@ impl Scribe {
         }
     }
 
-    /// The commands for what this process holds of a prefix, which end when that does.
+    /// The commands for what this process holds of a prefix, which end when that does. What Redis still knows stays: it
+    /// may be of a count that was only assumed here, and what was said meanwhile waits to be written after this.
     pub(super) fn write_held(self, pipeline: &mut Pipeline, held: &Held) {
         let (key, tiers) = (holders_key(&held.prefix), tiers_key(&held.prefix));
         for holder in &held.holders {
-            pipeline.cmd("ZADD").arg(&key).arg(holder.tokens).arg(&*holder.backend);
+            pipeline.cmd("ZADD").arg(&key).arg("NX").arg(holder.tokens).arg(&*holder.backend);
             if self.has_tiers() {
-                pipeline.cmd("HSET").arg(&tiers).arg(&*holder.backend).arg(tier_text(holder.tier));
+                pipeline.cmd("HSETNX").arg(&tiers).arg(&*holder.backend).arg(tier_text(holder.tier));
             }
         }
         expire(pipeline, &key, held.left);
