@@ -137,7 +137,11 @@ fn redis_killed_paused_and_started_again_costs_no_request() {
     until_sent(&pair.other, &prompt, "b");
     let away = |pair: &Pair| {
         for router in pair.routers() {
-            until_degraded(router, &json!(["redis"]));
+            // Whoever asks it notices; a router without requests does when it next looks.
+            eventually("the loss to be noticed", || {
+                asked(router, &prompt);
+                (health(router)["degraded"] == json!(["redis"])).then_some(())
+            });
             let page = RawClient::get(&router.admin(), "/metrics").text();
             assert!(page.contains("continuum_cache_fallback_active 1\n"), "{page}");
         }
