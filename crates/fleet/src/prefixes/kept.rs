@@ -12,7 +12,7 @@ use redis_store::{RedisPool, RedisPrefixIndex, SharedView};
 #[derive(Debug)]
 pub(super) enum Kept {
     /// In this process.
-    Memory { index: Arc<MemoryPrefixIndex>, prepared: PreparedQueries, clock: Clock },
+    Memory { index: Arc<MemoryPrefixIndex>, prepared: Box<PreparedQueries>, clock: Clock },
     /// In a server that routers share.
     #[cfg(feature = "redis-cache")]
     Redis(Arc<RedisPrefixIndex>),
@@ -20,7 +20,7 @@ pub(super) enum Kept {
 
 impl Kept {
     pub(super) fn in_memory(settings: ViewSettings, clock: Clock) -> Self {
-        Self::Memory { index: Arc::new(MemoryPrefixIndex::new(settings)), prepared: PreparedQueries::default(), clock }
+        Self::Memory { index: Arc::new(MemoryPrefixIndex::new(settings)), prepared: Box::default(), clock }
     }
 
     /// `names`: the backends that count.

@@ -21,6 +21,7 @@ use tokio::{
 use super::{
     keys::{holders_key, read_tier, tiers_key},
     ops::Scribe,
+    reply::{array, bytes, tokens},
 };
 use crate::{Operation, RedisFault, pool::Shared};
 
@@ -183,29 +184,4 @@ impl Inner {
         holders.sort_unstable_by(Holder::rank);
         Ok(holders)
     }
-}
-
-fn array<'a>(answer: &'a Value, what: &str) -> Result<&'a [Value], RedisFault> {
-    match answer {
-        Value::Array(items) => Ok(items),
-        Value::ServerError(error) => Err(RedisFault::from(&error.clone().into())),
-        _ => Err(RedisFault::unusable(what)),
-    }
-}
-
-fn bytes(value: &Value) -> Option<&[u8]> {
-    match value {
-        Value::BulkString(bytes) => Some(bytes),
-        _ => None,
-    }
-}
-
-/// A score that can be a number of tokens.
-fn tokens(score: &Value) -> Option<u32> {
-    let score: f64 = std::str::from_utf8(bytes(score)?).ok()?.parse().ok()?;
-    if !(0.0..=f64::from(u32::MAX)).contains(&score) {
-        return None;
-    }
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "just checked")]
-    Some(score as u32)
 }

@@ -10,6 +10,7 @@
 mod keys;
 mod lookups;
 mod ops;
+mod reply;
 mod sweep;
 mod writer;
 

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use redis::{Pipeline, Value};
 
-use super::keys::{KEY_PREFIX, is_of_tiers};
+use super::{
+    keys::{KEY_PREFIX, is_of_tiers},
+    reply::bytes,
+};
 use crate::{Operation, RedisFault, pool::Shared};
 
 /// Keys that the server looks at for one page.
@@ -55,9 +58,5 @@ pub(super) async fn sweep(shared: &Shared, what: &Sweep) -> Result<(), RedisFaul
 fn read_page(answers: &[Value]) -> Option<(&[u8], impl Iterator<Item = &[u8]>)> {
     let [Value::Array(page)] = answers else { return None };
     let [Value::BulkString(next), Value::Array(keys)] = &page[..] else { return None };
-    let text = |key| match key {
-        &Value::BulkString(ref key) => Some(key.as_slice()),
-        _ => None,
-    };
-    Some((next, keys.iter().filter_map(text)))
+    Some((next, keys.iter().filter_map(bytes)))
 }
