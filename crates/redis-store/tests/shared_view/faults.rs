@@ -1,17 +1,19 @@
 //! Redis killed, paused, started again, and not there at all: requests go by what this router heard, and by all of it
 //! again once Redis is back, with nobody's help.
 
+use std::time::Duration;
+
 use contract_id::contract;
 use prefix_view::{
     EventKind::{Created, Evicted},
-    Offloading, PrefixIndex,
+    Offloading, PrefixIndex, ViewSettings,
 };
 use redis_store::FaultKind;
 
 use crate::{
     BOTH_TIERS, holders, hot,
     redis_server::{RedisServer, redis_is_missing},
-    router, say, until, until_holders, until_shared, warm,
+    router, router_that_waits, say, until, until_holders, until_shared, warm,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -147,4 +149,21 @@ async fn a_password_is_given_and_without_it_memory_serves() {
         assert_eq!(holders(&without, 1).await, [hot("w2", 64)]);
         assert!(!without.is_shared());
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[contract("CK65", "CK81")]
+async fn a_slow_answer_is_not_waited_for_and_serves_those_that_come_later() {
+    if redis_is_missing() {
+        return;
+    }
+    let server = RedisServer::start();
+    server.ask(&["ZADD", "cr:kvidx:0000000000000001", "64", "w2"]);
+    let router = router_that_waits(&server.url(), ViewSettings::default(), Duration::from_secs(20));
+    until_shared(&router).await;
+    server.ask(&["CLIENT", "PAUSE", "2000", "ALL"]);
+    assert_eq!(holders(&router, 1).await, [], "by memory, which knows nobody");
+    until_holders(&router, 1, &[hot("w2", 64)]).await;
+    assert!(router.is_shared(), "slow is not away");
+    assert_eq!(FaultKind::ALL.map(|kind| router.faults(kind)), [0, 0, 0]);
 }

@@ -27,12 +27,17 @@ fn router(url: &str, offloading: Offloading) -> RedisPrefixIndex {
 }
 
 fn router_with(url: &str, settings: ViewSettings) -> RedisPrefixIndex {
+    router_that_waits(url, settings, Duration::from_millis(300))
+}
+
+/// The same, that calls the server away only if an answer takes this long.
+fn router_that_waits(url: &str, settings: ViewSettings, command_timeout: Duration) -> RedisPrefixIndex {
     let redis = Redis {
         url: url.parse().unwrap(),
         tls: false,
         pool_size: NonZeroU32::new(8).unwrap(),
         connect_timeout: Duration::from_secs(1),
-        command_timeout: Duration::from_millis(300),
+        command_timeout,
     };
     let clock = Clock::system();
     let backends = ["w1", "w2", "w3"].map(Arc::from).to_vec();
