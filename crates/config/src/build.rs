@@ -2,6 +2,7 @@
 
 mod disaggregation;
 mod kv;
+mod redis;
 mod worker_events;
 mod workers;
 
@@ -25,7 +26,7 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
     listeners_are_safe(root, problems);
     parity_ratios_are_in_order(root, problems);
     kv::weights_make_one(root.key("kv_cache_index").key("scoring"), problems);
-    let kv_cache_index = kv::kv_cache_index(root.key("kv_cache_index"), &workers, problems);
+    let kv_cache_index = kv::kv_cache_index(root, &workers, problems);
     let section = |name: &str| root.key(name);
     Settings {
         server: server(section("server")),

@@ -8,6 +8,7 @@ mod disaggregation;
 mod kv;
 mod parity;
 mod queue;
+mod redis;
 mod routing;
 mod worker;
 
@@ -19,6 +20,7 @@ pub use kv::{
 };
 pub use parity::Parity;
 pub use queue::Queue;
+pub use redis::Redis;
 pub use routing::{PrefixRouting, Routing};
 pub use worker::{CheckMethod, Engine, EventSource, HealthCheck, ReplayEndpoint, Worker, WorkerKvEvents};
 

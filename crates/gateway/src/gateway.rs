@@ -7,7 +7,6 @@ use kv_blocks::HashScheme;
 use net::Clock;
 use parity::Book;
 use parking_lot::Mutex;
-use prefix_view::PreparedQueries;
 use prometheus_client::registry::Registry;
 use routing::{
     Router,
@@ -115,8 +114,6 @@ pub struct Gateway {
     pub(crate) limits: Limits,
     pub(crate) rules: RequestRules,
     pub(crate) identify: Identify,
-    /// What is known of prompts' beginnings, for 100 ms each.
-    pub(crate) prepared: PreparedQueries,
     pub(crate) metrics: Metrics,
     pub(crate) pools: Pools,
     pub(crate) ids: Ids,
@@ -166,7 +163,6 @@ impl Gateway {
             keys,
             limits,
             identify,
-            prepared: PreparedQueries::default(),
             budget: RetryBudget::new(rules.retry.budget_ratio),
             rules: RequestRules {
                 timeout: rules.timeout,

@@ -8,6 +8,7 @@ use super::{
     kv::{KV_EVENTS, WORKER_KV_EVENTS},
     prefixes::{KV_CACHE_INDEX, PREFIX_ROUTING},
     queue::QUEUE,
+    response_cache::RESPONSE_CACHE,
     word, word_later,
 };
 
@@ -32,6 +33,7 @@ pub(crate) const ROOT: &[Key] = &[
         KV_CACHE_INDEX,
         "Which backend has which prompt prefix, as streams that name whole prefixes say.",
     ),
+    section("response_cache", RESPONSE_CACHE, "Redis, which `kv_cache_index` uses too; the cache of replies itself."),
     section("parity", PARITY, "How far predictions may be off before a worker's events are not believed any more."),
     section("health_checks", HEALTH_CHECKS, "How workers are checked."),
     section("request", REQUEST, "Time limits of one request."),
@@ -44,7 +46,7 @@ pub(crate) const ROOT: &[Key] = &[
 
 /// Sections that are known by name only: a file that sets one is told so.
 pub(crate) const LATER_SECTIONS: &[&str] =
-    &["discovery", "response_cache", "cache", "model_aggregation", "replicas", "tenants", "tracing", "compat"];
+    &["discovery", "cache", "model_aggregation", "replicas", "tenants", "tracing", "compat"];
 
 /// Other names for top-level keys.
 pub(crate) const TOP_ALIASES: &[(&str, &[&str])] =

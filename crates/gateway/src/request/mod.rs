@@ -160,7 +160,7 @@ async fn generate(gateway: &Arc<Gateway>, call: Call, dialect: Dialect, mut sett
     let errand = Errand {
         model,
         prompt,
-        ties: affinity::of(gateway, policies, &call.headers, call.body.bytes(), &view),
+        ties: affinity::of(gateway, policies, &call.headers, call.body.bytes(), &view).await,
         salt: view.cache_salt.as_deref().map(Arc::from),
         expected_output_tokens: view.max_tokens,
         answer: if view.stream { Answer::Streamed } else { Answer::Whole },

@@ -160,7 +160,7 @@ impl<'a> Asking<'a> {
         let timing = Timing { accept, render: prompt.render_us, tokenize: prompt.tokenize_us, ..Timing::default() };
         let salt = asked.view.cache_salt.as_deref().map(Arc::from);
         let policies = Policies::of(gateway, &asked.overrides, &model);
-        let ties = affinity::of(gateway, policies, headers, bytes, &asked.view);
+        let ties = affinity::of(gateway, policies, headers, bytes, &asked.view).await;
         let handover = Handover::of(&asked.view);
         Ok(Self { gateway, asked, received, model, pin, exclude, handover, prompt, ties, salt, timing })
     }
