@@ -221,12 +221,12 @@ async fn carried(gateway: &Arc<Gateway>, call: Call, errand: Errand, mut settle:
         let sent = match legs {
             None => {
                 let body = call.body.bytes().clone();
-                Sent::Decode(dispatch::attempt(gateway, &call, body, &worker.worker, target, deadline).await)
+                Sent::Decode(Box::new(dispatch::attempt(gateway, &call, body, &worker.worker, target, deadline).await))
             }
             Some(legs) => prefill::send(&legs, &mut settle).await,
         };
         let answer = match sent {
-            Sent::Decode(answer) => answer,
+            Sent::Decode(answer) => *answer,
             Sent::PrefillFailed => {
                 handover = settle.without_prefill();
                 continue;
