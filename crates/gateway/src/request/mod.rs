@@ -237,7 +237,9 @@ async fn carried(gateway: &Arc<Gateway>, call: Call, errand: Errand, mut settle:
             Err(failure) => failure,
         };
         settle.attempt_failed(&failure);
-        if !tries.again(gateway, &model, target.worker, pin.is_some(), failure, deadline).await {
+        // Who named the prefill worker left the other one open.
+        let pinned = pin.is_some_and(|pin| pin.worker == target.worker);
+        if !tries.again(gateway, &model, target.worker, pinned, failure, deadline).await {
             return last_word(settle, tries.last.map_or_else(|| LastWord::Error(dispatch::no_worker()), |it| it.reply));
         }
         // Workers may have gone or come back since: what was learned from this attempt is in the new snapshot.

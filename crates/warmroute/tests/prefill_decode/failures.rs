@@ -36,6 +36,20 @@ fn a_prefill_that_fails_leaves_the_prompt_to_the_decode_worker_and_says_so() {
 
 #[test]
 #[contract("DY26")]
+fn a_named_prefill_worker_that_fails_does_not_cost_the_request_either() {
+    let pools = Pools::start(2, 1, "");
+    for (id, body) in [("r", asked("named")), ("batch", json!({"model": "sim", "prompt": ["one", "two"]}))] {
+        pools.prefill[1].fault("500", 1);
+        let reply = pools.ask_with(id, &body, &[("x-warmroute-worker", "p2")]);
+        assert_eq!(reply.status, 200, "{id}: {}", reply.text());
+        assert_eq!(pools.router.receipt(id)["prefill"]["skipped"], true, "{id}");
+    }
+    assert_eq!(pools.prefill[0].stats()["executions"], 0);
+    pools.router.settled();
+}
+
+#[test]
+#[contract("DY26")]
 fn a_prefill_worker_that_is_gone_costs_one_connect_and_then_nothing() {
     let mut pools = Pools::start(1, 1, "health_checks: {interval: 1h}\n");
     pools.prefill[0].kill();

@@ -107,7 +107,9 @@ impl Legs<'_> {
         let computed = tokio::select! {
             computed = self.prefill(prefill) => computed,
             answer = &mut decode => {
-                settle.prefill_over(answer.is_ok(), None);
+                // An error says nothing of the prompt.
+                let has_it = answer.as_ref().is_ok_and(|committed| committed.head.status.is_success());
+                settle.prefill_over(has_it, None);
                 return Sent::Decode(Box::new(answer));
             }
         };
