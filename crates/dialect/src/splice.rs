@@ -103,10 +103,10 @@ fn applied(text: &str, cuts: &[Cut<'_>]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len() + more);
     let mut at = 0;
     for cut in cuts {
-        out.extend_from_slice(text[at..cut.range.start].as_bytes());
+        out.extend_from_slice(&text.as_bytes()[at..cut.range.start]);
         out.extend_from_slice(cut.text.as_bytes());
         at = cut.range.end;
     }
-    out.extend_from_slice(text[at..].as_bytes());
+    out.extend_from_slice(&text.as_bytes()[at..]);
     out
 }

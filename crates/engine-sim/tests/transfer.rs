@@ -1,4 +1,5 @@
 //! A prompt computed by one engine and generated from by another.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
 
 mod support;
 

@@ -89,8 +89,9 @@ fn a_prompt_is_counted_where_it_is_computed_and_blocks_where_it_is_generated_fro
 fn the_speed_of_a_worker_is_learned_from_the_prompts_it_computes_itself() {
     let fleet = pools(1, 1);
     let before = fleet.router.rates(WorkerId(1));
-    for n in 0..30 {
-        let (start, plan) = (at_ms(n * 1_000), fleet.plan(at_ms(n * 1_000), &ask(tokens(n as u32 + 1, 100))));
+    for n in 0..30u32 {
+        let start = at_ms(u64::from(n) * 1_000);
+        let plan = fleet.plan(start, &ask(tokens(n + 1, 100)));
         let leg = plan.prefill.expect("a leg").reservation;
         fleet.router.first_token(start + std::time::Duration::from_millis(900), leg);
         fleet.router.done(start + std::time::Duration::from_millis(900), leg);

@@ -191,7 +191,10 @@ fn with_job<T>(
             health: worker.state.as_str(),
         });
     }
+    let mut pin = *pin;
     if !matches!(placement.handover, Handover::Possible) {
+        // Whoever was asked for by name there is not asked any more; who generates was left open.
+        pin = pin.filter(|pin| !prefill.iter().any(|candidate| pin.allows(candidate.target)));
         prefill.clear();
     }
     let pool = split.map(|rules| PrefillPool {
@@ -203,7 +206,7 @@ fn with_job<T>(
     let stopwatch = Since(gateway.clock);
     let job = Job {
         policy: overrides.policy.or_else(|| split?.decode_policy),
-        pin: *pin,
+        pin,
         blocks: prompt.blocks.as_ref(),
         affinity: ties.keys,
         prefix_holders: ties.holders.as_deref(),

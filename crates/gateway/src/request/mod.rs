@@ -231,12 +231,12 @@ async fn carried(
         let sent = match legs {
             None => {
                 let body = call.body.bytes().clone();
-                Sent::Decode(dispatch::attempt(gateway, &call, body, &worker.worker, target, deadline).await)
+                Sent::Decode(Box::new(dispatch::attempt(gateway, &call, body, &worker.worker, target, deadline).await))
             }
             Some(legs) => prefill::send(&legs, &mut settle).await,
         };
         let answer = match sent {
-            Sent::Decode(answer) => answer,
+            Sent::Decode(answer) => *answer,
             Sent::PrefillFailed => {
                 handover = settle.without_prefill();
                 continue;
@@ -247,7 +247,9 @@ async fn carried(
             Err(failure) => failure,
         };
         settle.attempt_failed(&failure);
-        if !tries.again(gateway, &model, target.worker, pin.is_some(), failure, deadline).await {
+        // Who named the prefill worker left the other one open.
+        let pinned = pin.is_some_and(|pin| pin.worker == target.worker);
+        if !tries.again(gateway, &model, target.worker, pinned, failure, deadline).await {
             return last_word(settle, tries.last.map_or_else(|| LastWord::Error(dispatch::no_worker()), |it| it.reply));
         }
         // Workers may have gone or come back since: what was learned from this attempt is in the new snapshot.

@@ -45,30 +45,31 @@ pub(crate) enum Sent {
     /// The prefill came to nothing, and nothing was forwarded: the request is decided anew, without one.
     PrefillFailed,
     /// The decode worker's answer.
-    Decode(Result<Committed, Failure>),
+    Decode(Box<Result<Committed, Failure>>),
 }
 
 impl Legs<'_> {
     /// The client's body with these changes.
-    pub(super) fn body(&self, edits: &[Edit<'_>]) -> Result<Bytes, Failure> {
+    pub(super) fn body(&self, edits: &[Edit<'_>]) -> Result<Bytes, Box<Failure>> {
         // It was read as one object before anything was decided.
         let spliced = dialect::splice(self.call.body.bytes(), edits);
-        spliced.map(Bytes::from).map_err(|error| Failure::protocol(format!("the body cannot be spliced: {error}")))
+        let unspliced = |error| Failure::protocol(format!("the body cannot be spliced: {error}"));
+        spliced.map(Bytes::from).map_err(|error| Box::new(unspliced(error)))
     }
 
     /// Sends the prefill and waits for all of its reply. It may take half of the time that the request has left: the
     /// decode worker needs the other half where it has to compute the prompt itself.
-    pub(super) async fn prefill(&self, body: Bytes) -> Result<Bytes, Failure> {
+    pub(super) async fn prefill(&self, body: Bytes) -> Result<Bytes, Box<Failure>> {
         let left = self.deadline.since(self.gateway.clock.now()) / 2;
         tokio::select! {
             reply = tokio::time::timeout(left, self.prefill_reply(body)) => {
-                reply.unwrap_or_else(|_| Err(Failure::timeout(left)))
+                reply.unwrap_or_else(|_| Err(Box::new(Failure::timeout(left))))
             }
-            () = self.gateway.cut.thrown() => Err(Failure::going_down()),
+            () = self.gateway.cut.thrown() => Err(Box::new(Failure::going_down())),
         }
     }
 
-    async fn prefill_reply(&self, body: Bytes) -> Result<Bytes, Failure> {
+    async fn prefill_reply(&self, body: Bytes) -> Result<Bytes, Box<Failure>> {
         let (gateway, worker) = (self.gateway, self.prefill);
         let most = body.len().saturating_mul(REPLY_FACTOR).saturating_add(REPLY_SLACK);
         let outgoing = Outgoing {
@@ -83,13 +84,14 @@ impl Legs<'_> {
         let status = head.status.as_u16();
         let reply = whole(body, most).await?;
         gateway.pools.give_back(worker.id, connection, gateway.clock);
-        match status {
-            200..=299 => Ok(reply),
-            429 | 502 | 503 | 504 => Err(Failure::of_status(head, reply)),
-            500..=599 => Err(Failure::internal(status)),
+        let failure = match status {
+            200..=299 => return Ok(reply),
+            429 | 502 | 503 | 504 => Failure::of_status(head, reply),
+            500..=599 => Failure::internal(status),
             // The request's own fault, most likely: the decode worker will say so to the client.
-            _ => Err(Failure { kind: None, ..Failure::internal(status) }),
-        }
+            _ => Failure { kind: None, ..Failure::internal(status) },
+        };
+        Err(Box::new(failure))
     }
 
     /// The decode leg alone.
@@ -105,8 +107,10 @@ impl Legs<'_> {
         let computed = tokio::select! {
             computed = self.prefill(prefill) => computed,
             answer = &mut decode => {
-                settle.prefill_over(answer.is_ok(), None);
-                return Sent::Decode(answer);
+                // An error says nothing of the prompt.
+                let has_it = answer.as_ref().is_ok_and(|committed| committed.head.status.is_success());
+                settle.prefill_over(has_it, None);
+                return Sent::Decode(Box::new(answer));
             }
         };
         match computed.and_then(|reply| read(&reply).map(|reply| reply.usage)) {
@@ -116,21 +120,22 @@ impl Legs<'_> {
                 return Sent::PrefillFailed;
             }
         }
-        Sent::Decode(decode.await)
+        Sent::Decode(Box::new(decode.await))
     }
 }
 
 /// What a reply says, if it is one.
-pub(super) fn read(reply: &[u8]) -> Result<PrefillReply<'_>, Failure> {
-    PrefillReply::read(reply).ok_or_else(|| Failure::protocol("the prefill worker's reply is no reply".to_owned()))
+pub(super) fn read(reply: &[u8]) -> Result<PrefillReply<'_>, Box<Failure>> {
+    let no_reply = || Failure::protocol("the prefill worker's reply is no reply".to_owned());
+    PrefillReply::read(reply).ok_or_else(|| Box::new(no_reply()))
 }
 
-pub(super) async fn whole(mut body: Incoming, most: usize) -> Result<Bytes, Failure> {
+pub(super) async fn whole(mut body: Incoming, most: usize) -> Result<Bytes, Box<Failure>> {
     let mut held = dispatch::Held::default();
     while let Some(data) = dispatch::next_data(&mut body).await {
         held.push(data.map_err(|_| Failure::no_answer())?);
         if held.len() > most {
-            return Err(Failure::protocol(format!("the prefill worker's reply is longer than {most} bytes")));
+            return Err(Failure::protocol(format!("the prefill worker's reply is longer than {most} bytes")).into());
         }
     }
     Ok(held.into_bytes())

@@ -4,7 +4,7 @@
 //! gives two bodies, both the client's with a few members spliced. What goes wrong with a prefill costs the request
 //! nothing but time: its decode worker computes the prompt, and the receipt says so.
 //!
-//! **Invariant**: the client sees bytes of the decode worker only, and nothing of a prefill is ever tried twice.
+//! **Invariant**: the client sees bytes of the decode worker only, and a prefill that failed is not tried again.
 
 mod legs;
 mod mooncake;

@@ -78,7 +78,7 @@ pub(super) async fn send(legs: &Legs<'_>, settle: &mut Settle) -> Sent {
     sent
 }
 
-async fn bodies(legs: &Legs<'_>) -> Result<(Bytes, Bytes), Failure> {
+async fn bodies(legs: &Legs<'_>) -> Result<(Bytes, Bytes), Box<Failure>> {
     let server = Address::Tcp {
         host: legs.prefill.url.host().unwrap_or_default().to_owned(),
         port: legs.prefill.bootstrap_port.unwrap_or(DEFAULT_PORT).get(),
@@ -105,7 +105,7 @@ async fn bodies(legs: &Legs<'_>) -> Result<(Bytes, Bytes), Failure> {
 }
 
 /// The name of the prefill's engine, asked for where it is not known.
-async fn engine_id(legs: &Legs<'_>, server: &Address) -> Result<String, Failure> {
+async fn engine_id(legs: &Legs<'_>, server: &Address) -> Result<String, Box<Failure>> {
     let Legs { gateway, prefill, leg, .. } = legs;
     let (names, rank) = (&gateway.prefill.engine_ids, leg.target.rank);
     if let Some(name) = names.known(prefill, rank) {
@@ -122,7 +122,7 @@ async fn engine_id(legs: &Legs<'_>, server: &Address) -> Result<String, Failure>
     Ok(name)
 }
 
-async fn ask(gateway: &Gateway, server: &Address) -> Result<Bytes, Failure> {
+async fn ask(gateway: &Gateway, server: &Address) -> Result<Bytes, Box<Failure>> {
     let mut request = Request::new(Full::new(Bytes::new()));
     *request.uri_mut() = http::Uri::from_static("/query");
     let host = HeaderValue::try_from(server.to_string()).unwrap_or(HeaderValue::from_static("localhost"));
@@ -131,7 +131,7 @@ async fn ask(gateway: &Gateway, server: &Address) -> Result<Bytes, Failure> {
     // Owned until the end: dropping it closes the connection.
     let upstream::Answer { response, connection: _connection } = answer;
     if !response.status().is_success() {
-        return Err(Failure::internal(response.status().as_u16()));
+        return Err(Failure::internal(response.status().as_u16()).into());
     }
     whole(response.into_body(), MOST_ANSWER).await
 }

@@ -35,10 +35,10 @@ pub(super) async fn send(legs: &Legs<'_>, settle: &mut Settle) -> Sent {
         }
     };
     settle.decode_sent();
-    Sent::Decode(legs.decode(decode).await)
+    Sent::Decode(Box::new(legs.decode(decode).await))
 }
 
-async fn decode_body(legs: &Legs<'_>, settle: &mut Settle) -> Result<bytes::Bytes, Failure> {
+async fn decode_body(legs: &Legs<'_>, settle: &mut Settle) -> Result<bytes::Bytes, Box<Failure>> {
     let reply = legs.prefill(legs.body(&PREFILL)?).await?;
     let reply = read(&reply)?;
     let params = reply.kv_transfer_params.ok_or_else(|| {
