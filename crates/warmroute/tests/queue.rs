@@ -3,7 +3,7 @@
 mod harness;
 
 use contract_id::contract;
-use harness::{OpenMetrics, Program, RawClient, Routed, Router as _, chat, eventually, long_chat, streamed};
+use harness::{Program, RawClient, Routed, Router as _, chat, eventually, long_chat, streamed};
 use serde_json::Value;
 
 /// A tenth of a millisecond for each prompt token, in real time.
@@ -16,7 +16,7 @@ fn ask(routed: &Routed, id: &str, body: &Value) -> RawClient {
 }
 
 fn metric(router: &Program, name: &str) -> f64 {
-    OpenMetrics::read(&RawClient::get(&router.admin(), "/metrics").text()).value(name, &[])
+    router.metric(name, "")
 }
 
 fn waiting(router: &Program, count: f64) {
