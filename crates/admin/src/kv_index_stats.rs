@@ -20,7 +20,7 @@ pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
     answer::json(&json!({
         "enabled": prefixes.is_some(),
         "config": {
-            "backend": "memory",
+            "backend": if config.redis.is_some() { "redis" } else { "memory" },
             "max_entries": config.max_entries.get(),
             "entry_ttl_seconds": config.entry_ttl.as_secs(),
             "event_sources_count": config.event_sources.len(),

@@ -1,6 +1,8 @@
 //! From the checked tree to [`Settings`]: what keys have to do with each other, and nothing else.
 
+mod disaggregation;
 mod kv;
+mod redis;
 mod worker_events;
 mod workers;
 
@@ -8,7 +10,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     Admin, ChatTemplate, CircuitBreaker, Decisions, HealthChecks, Level, Listen, LogFormat, Logging, Metrics, Model,
-    Models, Parity, PrefixRouting, Request, Retry, Routing, Server, Settings, Tokenizer,
+    Models, Parity, PrefixRouting, Queue, Request, Retry, Routing, Server, Settings, Tokenizer,
     checked::{Checked, Value},
     places::Places,
     problem::Draft,
@@ -24,7 +26,7 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
     listeners_are_safe(root, problems);
     parity_ratios_are_in_order(root, problems);
     kv::weights_make_one(root.key("kv_cache_index").key("scoring"), problems);
-    let kv_cache_index = kv::kv_cache_index(root.key("kv_cache_index"), &workers, problems);
+    let kv_cache_index = kv::kv_cache_index(root, &workers, problems);
     let section = |name: &str| root.key(name);
     Settings {
         server: server(section("server")),
@@ -32,11 +34,13 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
         workers,
         models: models(section("models")),
         routing: routing(section("routing")),
+        disaggregation: disaggregation::disaggregation(section("disaggregation")),
         prefix_routing: prefix_routing(section("prefix_routing")),
         kv_events: kv::kv_events(section("kv_events")),
         kv_cache_index,
         parity: parity(section("parity")),
         health_checks: health_checks(section("health_checks")),
+        queue: queue(section("queue")),
         request: request(section("request")),
         retry: retry(section("retry")),
         circuit_breaker: circuit_breaker(section("circuit_breaker")),
@@ -190,6 +194,8 @@ fn models(section: &Checked) -> Models {
 fn routing(section: &Checked) -> Routing {
     Routing {
         policy: section.key("policy").word().unwrap_or(DEFAULT_POLICY),
+        prefill_policy: section.key("prefill_policy").word(),
+        decode_policy: section.key("decode_policy").word(),
         hash_seed_of_rings: section.key("hash_seed_of_rings").int(),
         overlap_weight: section.key("overlap_weight").float(),
         temperature: section.key("temperature").float(),
@@ -235,6 +241,18 @@ fn health_checks(section: &Checked) -> HealthChecks {
         recovery_interval: first,
         // A first pause above the longest one means that pauses never grow.
         recovery_max_interval: section.key("recovery_max_interval").duration().max(first),
+    }
+}
+
+fn queue(section: &Checked) -> Queue {
+    Queue {
+        enabled: section.key("enabled").bool(),
+        wait: section.key("wait").duration(),
+        engine_wait_timeout: section.key("engine_wait_timeout_secs").duration(),
+        max_entries: usize::try_from(section.key("max_entries").int()).unwrap_or(usize::MAX),
+        max_bytes: section.key("max_bytes").size(),
+        hold_above: section.key("hold_above").duration(),
+        ageing: section.key("ageing").float(),
     }
 }
 

@@ -7,7 +7,7 @@ use std::{num::NonZeroU32, time::Duration};
 
 use serde_json::{Map, Value as Json};
 
-use crate::{Listen, Secret, scalar, tree::Origin};
+use crate::{Listen, RedisUrl, Secret, scalar, tree::Origin};
 
 /// A value of its kind, and where it came from.
 #[derive(Clone, Debug)]
@@ -36,6 +36,7 @@ pub(crate) enum Value {
     },
     Listen(Listen),
     Secret(Secret),
+    RedisUrl(RedisUrl),
     Free(Json),
     List(Vec<Checked>),
     Map(Vec<(String, Checked)>),
@@ -164,6 +165,13 @@ impl Checked {
         }
     }
 
+    pub(crate) fn redis_url(&self) -> Option<&RedisUrl> {
+        match &self.value {
+            Value::RedisUrl(url) => Some(url),
+            _ => None,
+        }
+    }
+
     pub(crate) fn listen(&self) -> &Listen {
         match &self.value {
             Value::Listen(listen) => listen,
@@ -187,6 +195,7 @@ impl Checked {
             Value::Word(word) => Json::from(*word),
             Value::WorkerUrl { url, .. } => Json::from(url.as_str()),
             Value::Listen(listen) => Json::from(listen.to_string()),
+            Value::RedisUrl(url) => Json::from(url.to_string()),
             Value::Secret(secret) => Json::from(secret.to_string()),
             Value::Free(value) => value.clone(),
             Value::List(items) => items.iter().map(Self::shown).collect(),

@@ -34,7 +34,7 @@ impl Fault {
             Node::Loose(text) => format!("`{}`", shown_text(text)),
             _ => format!("`{}`", given.shown()),
         };
-        let secret = matches!(kind, Kind::Secret);
+        let secret = matches!(kind, Kind::Secret | Kind::RedisUrl);
         let what = if secret { "this value".into() } else { what };
         Self { secret, ..Self::new(format!("cannot use {what}")).expected(kind.expected()) }
     }

@@ -4,17 +4,23 @@
 //!
 //! **Invariant**: a value of these types passed every check; nothing here needs to be checked again.
 
+mod disaggregation;
 mod kv;
 mod parity;
+mod queue;
+mod redis;
 mod routing;
 mod worker;
 
 use std::{collections::BTreeMap, num::NonZeroU32, path::PathBuf, time::Duration};
 
+pub use disaggregation::{Connector, Disaggregation};
 pub use kv::{
     BlockHashKind, KvCacheIndex, KvEvents, Offloading, Prediction, PrefixEventSource, PrefixHashKind, Scoring,
 };
 pub use parity::Parity;
+pub use queue::Queue;
+pub use redis::Redis;
 pub use routing::{PrefixRouting, Routing};
 pub use worker::{CheckMethod, Engine, EventSource, HealthCheck, ReplayEndpoint, Worker, WorkerKvEvents};
 
@@ -33,6 +39,8 @@ pub struct Settings {
     pub models: Models,
     /// How a worker is chosen.
     pub routing: Routing,
+    /// How prompts are computed apart from their replies.
+    pub disaggregation: Disaggregation,
     /// How requests are kept together by the beginning of their prompt.
     pub prefix_routing: PrefixRouting,
     /// How KV events are followed, and what the block index may hold.
@@ -43,6 +51,8 @@ pub struct Settings {
     pub parity: Parity,
     /// How workers are checked.
     pub health_checks: HealthChecks,
+    /// How requests wait.
+    pub queue: Queue,
     /// Time limits of one request.
     pub request: Request,
     /// How often and how soon a request is sent again.

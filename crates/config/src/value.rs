@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    CheckUrl, Listen, Secret,
+    CheckUrl, Listen, RedisUrl, Secret,
     checked::{Checked, Value},
     fault::Fault,
     nearest::nearest,
@@ -75,6 +75,8 @@ pub(crate) fn scalar(kind: &Kind, given: &Located, written: &Located, check_url:
             .filter(|text| is_one_line(text) && !text.is_empty())
             .map(|text| Value::Secret(Secret::new(text)))
             .ok_or_else(unusable),
+        Kind::RedisUrl => text.and_then(|text| text.parse::<RedisUrl>().ok()).map(Value::RedisUrl).ok_or_else(unusable),
+        Kind::KeyPrefix { max } => texts(text, |text| is_key_prefix(text, max), unusable),
         Kind::Text => texts(text, |_| true, unusable),
         Kind::Path => texts(text, |text| !text.is_empty(), unusable),
         Kind::UrlPath => texts(text, is_url_path, unusable),
@@ -141,6 +143,11 @@ fn texts(text: Option<&str>, fits: impl Fn(&str) -> bool, unusable: impl Fn() ->
 
 fn is_one_line(text: &str) -> bool {
     !text.contains(|letter: char| letter.is_control())
+}
+
+/// Characters that a pattern gives a meaning would make a search for the keys find others too.
+fn is_key_prefix(text: &str, max: usize) -> bool {
+    (1..=max).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"*?[]\\".contains(&byte))
 }
 
 fn is_url_path(text: &str) -> bool {

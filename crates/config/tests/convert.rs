@@ -4,9 +4,9 @@ mod sources;
 
 use std::time::Duration;
 
-use config::{Problem, Tokenizer, convert_vllm_router};
+use config::{Connector, Problem, Tokenizer, convert_vllm_router};
 use contract_id::contract;
-use kv_blocks::BlockSize;
+use kv_blocks::{BlockSize, Role};
 use proptest::prelude::*;
 use sources::{lines, load, settings};
 
@@ -71,6 +71,42 @@ routing:
         assert_eq!(without_counterpart(&text), [""; 0]);
     }
     assert_eq!(converted(SEEDS[0]), converted(SEEDS[1]));
+}
+
+#[test]
+#[contract("V1", "V46")]
+fn the_posts_file_loads_whole_once_it_is_converted() {
+    for seed in SEEDS {
+        let text = converted(seed);
+        assert!(!text.contains(REFUSED), "{text}");
+        let settings = settings(&text);
+        let roles: Vec<_> = settings.workers.iter().map(|worker| (worker.url.as_str(), worker.role)).collect();
+        assert_eq!(
+            roles,
+            [
+                ("http://prefill1:8081", Role::Prefill),
+                ("http://decode1:8083", Role::Decode),
+                ("http://decode2:8084", Role::Decode)
+            ]
+        );
+        assert_eq!((settings.routing.decode_policy, settings.routing.prefill_policy), (Some("kv_aware"), None));
+        assert_eq!((settings.disaggregation.enabled, settings.disaggregation.connector), (true, Connector::Nixl));
+    }
+}
+
+#[test]
+#[contract("V40")]
+fn the_threshold_and_the_connector_of_either_mode_are_carried_over() {
+    let theirs = |mode: &str| {
+        let text = format!(
+            "mode: {{type: {mode}, prefill_urls: [[http://p:1, 8998]], decode_urls: [http://d:1]}}\n\
+             pd_uncached_token_threshold: 256\n"
+        );
+        settings(&converted(&text)).disaggregation
+    };
+    let vllm = theirs("vllm_prefill_decode");
+    assert_eq!((vllm.connector, vllm.uncached_token_threshold), (Connector::Nixl, 256));
+    assert_eq!(theirs("prefill_decode").connector, Connector::Sglang);
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 mod sources;
 
-use sources::{lines, load_all, only, problem, problems};
+use contract_id::contract;
+use sources::{lines, load_all, only, problem, problems, settings};
 
 #[test]
 fn a_mistyped_key_is_named_with_its_place_and_the_nearest_known_one() {
@@ -40,7 +41,7 @@ retry: [1]
 workers:
   - {name: a}
   - ftp://h:1
-  - {url: \"http://h:1\", weight: 0, type: 5, role: prefill}
+  - {url: \"http://h:1\", weight: 0, type: 5, role: prefil}
   - {url: \"http://h:1\"}
 response_cache: {enabled: true}
 servr: {}
@@ -61,7 +62,7 @@ servr: {}
             (12, "workers[2].type"),
             (12, "workers[2].role"),
             (13, "workers[3].name"),
-            (14, "response_cache"),
+            (14, "response_cache.enabled"),
             (15, "servr"),
         ],
         "{}",
@@ -112,7 +113,7 @@ fn values_out_of_range_or_of_another_kind_say_what_would_fit() {
 
 #[test]
 fn a_section_of_a_later_version_is_no_unknown_key() {
-    for section in ["discovery", "response_cache", "queue", "cache", "tenants"] {
+    for section in ["discovery", "replicas", "cache", "tenants"] {
         let problem = problem(&format!("{section}:\n  enabled: ${{NOT_SET}}\n"));
         assert_eq!(problem.message, format!("section `{section}` is not built yet in this version"));
         assert_eq!((problem.line, problem.column), (Some(1), Some(1)));
@@ -138,6 +139,8 @@ fn a_key_of_a_later_version_takes_its_default_only() {
         ("kv_events: {max_events_per_second: 1000}", "kv_events.max_events_per_second"),
         ("circuit_breaker: {sweep: 1s}", "circuit_breaker.sweep"),
         ("metrics: {exemplars: false}", "metrics.exemplars"),
+        ("response_cache: {enabled: true}", "response_cache.enabled"),
+        ("response_cache: {redis: {fallback_to_memory: false}}", "response_cache.redis.fallback_to_memory"),
     ] {
         let problem = problem(text);
         assert_eq!(problem.path, path);
@@ -158,7 +161,7 @@ fn a_word_of_a_later_version_is_refused_with_the_ones_that_work() {
         ("routing: {policy: lmcache-aware}", "lmcache_aware"),
         ("admin: {listen: same}", "same"),
         ("kv_events: {block_hash: keyed}", "keyed"),
-        ("workers: [{url: \"http://h:1\", role: decode}]", "decode"),
+        ("response_cache: {backend: redis}", "redis"),
         ("workers: [{url: \"http://h:1\", type: anthropic}]", "anthropic"),
     ] {
         let problem = sources::problem(text);
@@ -331,4 +334,15 @@ fn what_is_no_mapping_is_refused() {
     for text in ["- a\n", "hello", "5", "[]"] {
         assert_eq!(problem(text).message, "the text is not a mapping", "{text}");
     }
+}
+
+#[test]
+#[contract("V37")]
+fn a_unix_socket_with_a_role_of_its_own_is_refused_with_the_reason() {
+    for role in ["prefill", "decode"] {
+        let found = problem(&format!("workers: [{{name: e, url: \"unix:///run/e.sock\", role: {role}}}]\n"));
+        assert_eq!((found.path.as_str(), found.line), ("workers[0].url", Some(1)), "{found}");
+        assert!(found.message.contains("handed over between hosts and ports"), "{found}");
+    }
+    settings("workers: [{name: e, url: \"unix:///run/e.sock\"}]\n");
 }

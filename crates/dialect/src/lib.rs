@@ -1,8 +1,8 @@
 //! What the router reads of requests and replies, and what it says itself.
 //!
-//! Three things: a borrowed view of a request body ([`view`]), a splitter of event streams with the few facts worth
-//! reading in them ([`SseSplitter`], [`Chunk`]), and error bodies ([`ApiError`]). Nothing here changes a byte of what
-//! passes through, opens a socket or reads a clock.
+//! Four things: a borrowed view of a request body ([`view`]), a splitter of event streams with the few facts worth
+//! reading in them ([`SseSplitter`], [`Chunk`]), error bodies ([`ApiError`]), and the one way to change members of a body
+//! that leaves every other byte as it was ([`splice()`]). Nothing here opens a socket or reads a clock.
 //!
 //! **Invariant**: no bytes make this crate panic or recurse; memory is bounded by the input and the limits named here.
 
@@ -10,7 +10,9 @@ mod api_error;
 mod chunk;
 mod error_code;
 mod json;
+mod prefill_reply;
 mod prefix_key;
+mod splice;
 mod sse;
 mod tokenize;
 mod view;
@@ -19,7 +21,9 @@ pub use api_error::ApiError;
 pub use chunk::{Chunk, InBandError, Usage, finish_reason, in_band_error, is_done, usage_from_body, usage_from_chunk};
 pub use error_code::ErrorCode;
 pub use json::{JsonError, MAX_DEPTH, MAX_NODES, RawJson};
+pub use prefill_reply::PrefillReply;
 pub use prefix_key::Anchor;
+pub use splice::{Edit, splice};
 pub use sse::{MAX_EVENT_BYTES, SseEvent, SsePushed, SseSplitter};
 pub use tokenize::{DetokenizeView, TokenizeView, detokenize_view, tokenize_view};
 pub use view::{Dialect, PromptPart, Rendering, RequestView, Session, ViewError, view};

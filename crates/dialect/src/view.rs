@@ -43,6 +43,8 @@ pub struct RequestView<'a> {
     pub session: Session<'a>,
     /// Fields that change how a chat becomes text.
     pub rendering: Rendering<'a>,
+    /// A field that steers how engines hand KV caches to each other, where the client sent one (S43).
+    pub transfer_field: Option<&'static str>,
     /// Whether the engine computes the prompt without looking for it in its own prefix cache: it is asked for the
     /// logprobs of the prompt, or gets its KV from elsewhere.
     pub skips_prefix_cache: bool,
@@ -259,8 +261,16 @@ keys! {
     Logprobs "logprobs"
     Echo "echo"
     KvTransferParams "kv_transfer_params"
+    EcTransferParams "ec_transfer_params"
+    BootstrapHost "bootstrap_host"
+    BootstrapPort "bootstrap_port"
+    BootstrapRoom "bootstrap_room"
     LoraRequest "lora_request"
 }
+
+/// They name hosts and blocks of other engines: what a client wrote there could reach the caches of others.
+const TRANSFER_FIELDS: [Key; 5] =
+    [Key::KvTransferParams, Key::EcTransferParams, Key::BootstrapHost, Key::BootstrapPort, Key::BootstrapRoom];
 
 /// The values of the keys in the body.
 struct Fields<'a>([Option<RawJson<'a>>; Key::COUNT]);
@@ -328,6 +338,7 @@ impl<'a> Fields<'a> {
                 documents: self.get(Key::Documents),
                 reasoning_effort: self.get(Key::ReasoningEffort),
             },
+            transfer_field: TRANSFER_FIELDS.into_iter().find(|key| self.get(*key).is_some()).map(Key::name),
             skips_prefix_cache: wants_prompt_logprobs || self.get(Key::KvTransferParams).is_some(),
         })
     }

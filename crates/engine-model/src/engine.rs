@@ -330,6 +330,9 @@ impl Engine {
         // Below the sequence's own length, which is a u32.
         sequence.computed = u32::try_from(device_hits + host_hits).unwrap_or(u32::MAX);
         plan.work.reloaded_tokens += host_hits;
+        if std::mem::take(&mut sequence.transferred) {
+            sequence.computed = sequence.len() - 1;
+        }
         if sequence.cached_tokens.is_none() {
             sequence.cached_tokens = Some(sequence.computed);
             if self.settings.prefix_caching {

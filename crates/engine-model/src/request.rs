@@ -23,6 +23,8 @@ pub struct Request {
     pub lora: Option<Arc<str>>,
     /// Cache salt: part of the first block's hash, and so of every later one's.
     pub salt: Option<Arc<str>>,
+    /// Another engine computed the prompt: of its tokens only the last one is computed here.
+    pub transferred: bool,
 }
 
 /// A generation to run of which nobody knows the text, as in traces: its blocks are known by name.
@@ -57,7 +59,7 @@ pub struct Emitted {
     pub id: RequestId,
     /// The token.
     pub token: u32,
-    /// Prompt tokens that were found in the cache when the request was first scheduled.
+    /// Prompt tokens that were found in the cache when the request was first scheduled, or came from another engine.
     pub cached_tokens: u32,
     /// Set on the last token.
     pub finish: Option<Finish>,

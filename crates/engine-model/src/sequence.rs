@@ -31,6 +31,8 @@ pub(crate) struct Sequence {
     /// Prompt tokens found in the cache; set when first scheduled.
     pub(crate) cached_tokens: Option<u32>,
     pub(crate) ready_at: Moment,
+    /// Its prompt's KV came from another engine; once, so what is thrown back is computed.
+    pub(crate) transferred: bool,
 }
 
 /// What a sequence says, as far as it is known.
@@ -50,12 +52,12 @@ enum Text {
 
 impl Sequence {
     pub(crate) fn spelled(request: Request, ready_at: Moment, seed: u64, alphabet: Arc<[u32]>) -> Self {
-        let Request { id, prompt, output_tokens, finish, lora, salt } = request;
+        let Request { id, prompt, output_tokens, finish, lora, salt, transferred } = request;
         // `submit` refuses what does not fit u32.
         let prompt_tokens = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
         let reply = ReplyStream::new(seed, &prompt, alphabet);
         let text = Text::Spelled { tokens: prompt.to_vec(), reply, names: Vec::new() };
-        Self { lora, salt, finish, ..Self::new(id, prompt_tokens, output_tokens, text, ready_at) }
+        Self { lora, salt, finish, transferred, ..Self::new(id, prompt_tokens, output_tokens, text, ready_at) }
     }
 
     pub(crate) fn named(request: NamedRequest, ready_at: Moment) -> Self {
@@ -78,6 +80,7 @@ impl Sequence {
             emitted: 0,
             cached_tokens: None,
             ready_at,
+            transferred: false,
         }
     }
 

@@ -6,7 +6,7 @@ mod support;
 use engine_model::CacheEvent;
 use kv_blocks::Tier;
 use proptest::prelude::*;
-use support::{BLOCK, Bench, adapted, believed, request, salted, settings, tokens};
+use support::{BLOCK, Bench, adapted, believed, request, salted, settings, tokens, transferred};
 
 fn stored(event: &CacheEvent) -> (usize, bool, &[u32]) {
     match event {
@@ -276,4 +276,18 @@ proptest! {
         bench.run();
         prop_assert_eq!(believed(&bench.batches), bench.engine.cached_blocks());
     }
+}
+
+#[test]
+fn a_transferred_prompt_costs_one_token_is_announced_and_found_by_the_next_one() {
+    let mut bench = Bench::new(settings(64));
+    let prompt = tokens(1, 10 * BLOCK + 3);
+    bench.submit(transferred(request(1, &prompt, 1)));
+    let batches = bench.run();
+    assert_eq!(bench.engine.stats().computed_tokens, 1);
+    assert_eq!(bench.cached_tokens(1), 10 * BLOCK + 2, "as engines count what they did not compute");
+    assert_eq!(stored(&batches[0][0]), (10, false, &prompt[..10 * BLOCK as usize]));
+    bench.submit(request(2, &prompt, 1));
+    bench.run();
+    assert_eq!(bench.cached_tokens(2), 10 * BLOCK);
 }

@@ -103,7 +103,8 @@ pub struct EngineArgs {
     /// Data-parallel ranks, each with its own cache and publisher.
     #[arg(long, default_value_t = 1)]
     pub dp_size: u32,
-    /// Which phases this engine is meant for; told to nobody yet.
+    /// Which phases this engine serves: one that only prefills takes no prompt from elsewhere, one that only decodes computes
+    /// none for others.
     #[arg(long, value_enum, default_value_t = WorkerRole::Unified)]
     pub role: WorkerRole,
     /// LoRA adapters, by name.

@@ -22,6 +22,8 @@ pub(crate) struct Job {
     pub(crate) salt: Option<Arc<str>>,
     /// From the request's header.
     pub(crate) rank: Option<usize>,
+    /// Another engine computed the prompt.
+    pub(crate) transferred: bool,
 }
 
 /// How long a reply without a limit is.
@@ -85,8 +87,15 @@ impl Generation {
         };
         let rank = Arc::clone(rank);
         let id = RequestId(state.counts.next_id());
-        let request =
-            Request { id, prompt: Arc::clone(&job.prompt), output_tokens, finish, lora: job.lora, salt: job.salt };
+        let request = Request {
+            id,
+            prompt: Arc::clone(&job.prompt),
+            output_tokens,
+            finish,
+            lora: job.lora,
+            salt: job.salt,
+            transferred: job.transferred,
+        };
         let tokens = rank.submit(request).map_err(|error| ApiError::bad_request(error.to_string(), "prompt"))?;
         Counts::add(&state.counts.executions);
         Ok(Self { state: Arc::clone(state), rank, id, tokens, ended: false, prompt: job.prompt })

@@ -257,13 +257,17 @@ impl Board {
         let ejected = entries.iter().filter(|entry| entry.health.state() == WorkerState::Ejected).count() + 1;
         #[allow(clippy::cast_precision_loss, reason = "numbers of workers")]
         let within = ejected as f64 <= self.ejection.max_ratio * entries.len() as f64;
+        // A request does without a prefill worker.
+        let needed = !this.view.only_prefills();
         within
             && this.view.models.iter().all(|model| {
-                entries.iter().any(|other| {
-                    other.view.id != id
-                        && other.health.state() == WorkerState::Ready
-                        && other.view.models.iter().any(|listed| listed.id == model.id)
-                })
+                !needed
+                    || entries.iter().any(|other| {
+                        other.view.id != id
+                            && !other.view.only_prefills()
+                            && other.health.state() == WorkerState::Ready
+                            && other.view.models.iter().any(|listed| listed.id == model.id)
+                    })
             })
     }
 

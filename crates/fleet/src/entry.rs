@@ -179,6 +179,7 @@ impl Entry {
             loras: Vec::new(),
             namespace_model: None,
             role: kv_blocks::Role::Unified,
+            bootstrap_port: None,
             weight: 1.0,
             block_size: kv_blocks::BlockSize::new(16).expect("a block size"),
             block_size_known: false,

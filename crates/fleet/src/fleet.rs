@@ -62,7 +62,7 @@ impl Fleet {
         let (entries, orders) = first_entries(&parts)?;
         let stale_after = parts.kv_events.stale_after;
         let kv_cache_index = parts.kv_cache_index;
-        let prefixes = Prefixes::start(&kv_cache_index, &parts.workers, stale_after, parts.clock);
+        let prefixes = Prefixes::start(&kv_cache_index, &parts.workers, stale_after, parts.clock, registry);
         let prefixes = prefixes.map_err(StartError::Prefixes)?;
         let ejection =
             Ejection { enabled: parts.circuit_breaker.enabled, max_ratio: parts.circuit_breaker.max_ejected_ratio };
@@ -267,6 +267,7 @@ fn first_view(order: &Orders, worker: &config::Worker, clock: &net::Clock) -> Wo
         loras: Vec::new(),
         namespace_model: None,
         role: worker.role,
+        bootstrap_port: worker.bootstrap_port,
         weight: worker.weight,
         block_size: worker.block_size.unwrap_or_else(assumed),
         block_size_known: worker.block_size.is_some(),

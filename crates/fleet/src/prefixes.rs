@@ -1,13 +1,18 @@
 //! The view of prefixes (`kv_cache_index`) and the streams that fill it.
 
+mod kept;
+
 use std::{sync::Arc, time::Duration};
 
 use config::{KvCacheIndex, Worker};
 use event_sources::{PrefixSink, SourceHandle, SourceSettings, SseEndpoint, SseSource, SseSpec, StreamReport};
 use net::{Clock, WorkerUrl};
 use parking_lot::Mutex;
-use prefix_view::{MemoryPrefixIndex, Offloading, PrefixHashKind, PrefixIndex, ViewSettings};
+use prefix_view::{Holder, Offloading, PrefixHash, PrefixHashKind, PrefixIndex, ViewSettings};
+use prometheus_client::registry::Registry;
 use tokio::task::JoinHandle;
+
+use self::kept::Kept;
 
 /// Between two looks for prefixes whose time is over.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
@@ -15,7 +20,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(30);
 /// The view and what fills it.
 #[derive(Debug)]
 pub struct Prefixes {
-    view: Arc<dyn PrefixIndex>,
+    view: Kept,
     /// Taken by the first [`Prefixes::stop`].
     sources: Mutex<Vec<SourceHandle>>,
     sweeper: JoinHandle<()>,
@@ -28,11 +33,16 @@ impl Prefixes {
         workers: &[Worker],
         stale_after: Duration,
         clock: Clock,
+        registry: &mut Registry,
     ) -> Result<Option<Self>, String> {
         if !settings.enabled {
             return Ok(None);
         }
-        let view: Arc<dyn PrefixIndex> = Arc::new(MemoryPrefixIndex::new(view_settings(settings)));
+        let names = workers.iter().map(|worker| worker.name.as_str().into()).collect();
+        let view = match &settings.redis {
+            None => Kept::in_memory(view_settings(settings), clock),
+            Some(redis) => Kept::in_redis(redis, view_settings(settings), names, clock, registry)?,
+        };
         let mut sources = Vec::new();
         for source in &settings.event_sources {
             let said = |error: &dyn std::fmt::Display| {
@@ -50,16 +60,27 @@ impl Prefixes {
                 config::PrefixHashKind::PrefixKey => PrefixHashKind::PrefixKey,
                 config::PrefixHashKind::SequenceHash => PrefixHashKind::SequenceHash,
             };
-            let sink = PrefixSink::new(Arc::clone(&view), source.backend_name.as_str(), kind);
+            let sink = PrefixSink::new(view.index(), source.backend_name.as_str(), kind);
             sources.push(SseSource::spawn(spec, Box::new(sink), clock));
         }
-        let sweeper = tokio::spawn(sweep(Arc::clone(&view), clock));
+        let sweeper = tokio::spawn(sweep(view.index(), clock));
         Ok(Some(Self { view, sources: Mutex::new(sources), sweeper }))
     }
 
     /// What the streams say.
-    pub fn view(&self) -> &Arc<dyn PrefixIndex> {
-        &self.view
+    pub fn view(&self) -> Arc<dyn PrefixIndex> {
+        self.view.index()
+    }
+
+    /// Who holds a prefix, best first, as of at most 100 ms ago. Waits for a bounded time where the view is shared, and
+    /// for nothing where it is in memory.
+    pub async fn holders(&self, prefix: &PrefixHash) -> Arc<[Holder]> {
+        self.view.holders(prefix).await
+    }
+
+    /// Whether the view is to be shared, and what it is shared through is away.
+    pub fn is_cut_off(&self) -> bool {
+        self.view.is_cut_off()
     }
 
     /// The streams as they stand, in the order of the configuration, each with its connections after the first.
@@ -74,6 +95,7 @@ impl Prefixes {
         for source in sources {
             source.stop().await;
         }
+        self.view.stop().await;
     }
 }
 

@@ -30,8 +30,11 @@ pub struct ModelView {
     pub candidates: Vec<ModelCandidate>,
     /// Targets that list the model and may not be used now.
     pub unusable: Vec<Unusable>,
-    /// No worker of this model is ready, and `candidates` is the last good set (receipt method `panic`).
+    /// No worker of this model that generates is ready, and in `candidates` stands the last good set of them (receipt method
+    /// `panic`). A prefill worker is never tried in hope: a request does without.
     pub panic: bool,
+    /// Some of its workers serve one phase only.
+    pub split: bool,
     /// Tokenizer and template, shared by all workers of the model.
     pub artefacts: Arc<ModelArtefacts>,
     /// Longest prompt plus reply in tokens: the smallest among its workers.

@@ -2,6 +2,8 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use kv_blocks::Role;
+
 use crate::{ModelArtefacts, ModelCandidate, ModelView, Snapshot, Unusable, WorkerState, WorkerView, entry::Entry};
 
 /// Builds the snapshot; `entries` in the order of their numbers.
@@ -63,12 +65,13 @@ impl<'a> Draft<'a> {
 
     fn finish(self, id: Arc<str>) -> ModelView {
         let ready = |entry: &Entry| entry.view.state == WorkerState::Ready;
-        let panic = !self.listed.iter().any(|listed| ready(listed.entry));
+        let generates = |view: &WorkerView| !view.only_prefills();
+        let panic = !self.listed.iter().any(|listed| ready(listed.entry) && generates(&listed.entry.view));
         let mut candidates = Vec::new();
         let mut unusable = Vec::new();
         for Listed { entry, lora, base } in &self.listed {
             let view = &entry.view;
-            if if panic { last_good(entry) } else { ready(entry) } {
+            if ready(entry) || (panic && generates(view) && last_good(entry)) {
                 candidates.extend(candidates_of(view, lora.as_ref(), base));
             } else {
                 let name = &view.name;
@@ -81,7 +84,8 @@ impl<'a> Draft<'a> {
         }
         ModelView {
             id,
-            panic: panic && !candidates.is_empty(),
+            panic: panic && candidates.iter().any(|candidate| generates(&candidate.worker)),
+            split: self.listed.iter().any(|listed| listed.entry.view.role != Role::Unified),
             candidates,
             unusable,
             artefacts: self.artefacts.unwrap_or_default(),
@@ -128,4 +132,55 @@ fn namespace_model(view: &WorkerView, base: &Arc<str>) -> Option<Arc<str>> {
     }
     let same = root_of(base).and_then(|root| view.models.iter().find(|model| model.root.as_ref() == Some(root)));
     Some(same.map_or_else(|| Arc::clone(base), |model| Arc::clone(&model.id)))
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+    use kv_blocks::WorkerId;
+    use net::Clock;
+
+    use super::*;
+    use crate::ServedModel;
+
+    /// A worker that serves `m`, in this role and state.
+    fn entry(id: u32, role: Role, state: WorkerState) -> Entry {
+        let mut entry = Entry::for_tests(WorkerId(id), &Clock::system());
+        let view = Arc::make_mut(&mut entry.view);
+        let model = ServedModel { id: "m".into(), root: None, max_model_len: None, created: 0, owned_by: "t".into() };
+        (view.role, view.state, view.models, view.namespace_model) = (role, state, vec![model], Some("m".into()));
+        entry.was_ready = true;
+        entry
+    }
+
+    fn model(entries: &[Entry]) -> Arc<ModelView> {
+        Arc::clone(build(entries).model("m").expect("the model is served"))
+    }
+
+    fn ids(model: &ModelView) -> Vec<u32> {
+        model.candidates.iter().map(|candidate| candidate.target.worker.0).collect()
+    }
+
+    #[test]
+    #[contract("DY25")]
+    fn a_role_is_there_as_soon_as_a_worker_with_it_lists_the_model() {
+        use WorkerState::Ready;
+        let unified = entry(0, Role::Unified, Ready);
+        assert!(!model(&[unified]).split);
+        let (unified, prefill) = (entry(0, Role::Unified, Ready), entry(1, Role::Prefill, Ready));
+        let both = model(&[unified, prefill]);
+        assert!(both.split);
+        assert_eq!(ids(&both), [0, 1]);
+    }
+
+    #[test]
+    #[contract("DY26")]
+    fn ready_prefill_workers_do_not_hide_that_nobody_generates() {
+        use WorkerState::{Down, Ready};
+        let model =
+            model(&[entry(0, Role::Prefill, Ready), entry(1, Role::Decode, Down), entry(2, Role::Prefill, Down)]);
+        assert!(model.panic);
+        assert_eq!(ids(&model), [0, 1], "the decode worker may be well, and nobody needs the other one");
+        assert_eq!(model.unusable.len(), 1);
+    }
 }

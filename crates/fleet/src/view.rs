@@ -1,6 +1,6 @@
 //! What one worker looks like to a reader of the snapshot.
 
-use std::sync::Arc;
+use std::{num::NonZeroU16, sync::Arc};
 
 use kv_blocks::{BlockSize, DpRank, Moment, Role, Target, Tier, WorkerId};
 use net::WorkerUrl;
@@ -147,6 +147,8 @@ pub struct WorkerView {
     pub namespace_model: Option<Arc<str>>,
     /// Phases it serves.
     pub role: Role,
+    /// Port of the server at which decode workers meet it; `None` = its engine's default.
+    pub bootstrap_port: Option<NonZeroU16>,
     /// Relative share of work, > 0.
     pub weight: f64,
     /// Tokens in one of its blocks.
@@ -188,6 +190,11 @@ impl WorkerView {
         } else {
             CacheSource::Predicted
         }
+    }
+
+    /// Whether it only computes prompts, for others to generate from.
+    pub fn only_prefills(&self) -> bool {
+        self.role == Role::Prefill
     }
 
     /// Whether new requests may go there.

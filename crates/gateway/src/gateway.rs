@@ -7,7 +7,6 @@ use kv_blocks::HashScheme;
 use net::Clock;
 use parity::Book;
 use parking_lot::Mutex;
-use prefix_view::PreparedQueries;
 use prometheus_client::registry::Registry;
 use routing::{
     Router,
@@ -16,12 +15,14 @@ use routing::{
 
 use crate::{
     cut_switch::CutSwitch,
+    desk::Desk,
     ids::Ids,
     judge::Judge,
     keys::Keys,
     load_telemetry::LoadCollector,
+    lobby::{Lobby, Waiting},
     metrics::Metrics,
-    request::{Identify, StreamLimits},
+    request::{Disaggregation, Identify, Prefills, StreamLimits},
     reservations::Reservations,
     retry::{RetryBudget, RetryPermit, RetryRules},
     upstream::Pools,
@@ -71,6 +72,10 @@ pub struct Rules {
     pub reservation_ttl: Duration,
     /// Bytes of a prompt's beginning that policies go by which keep equal beginnings together.
     pub max_prefix_bytes: usize,
+    /// How prompts are computed apart from their replies.
+    pub disaggregation: Disaggregation,
+    /// How requests wait.
+    pub waiting: Waiting,
 }
 
 /// Everything [`Gateway::new`] needs.
@@ -99,6 +104,9 @@ pub struct GatewayParts {
 pub struct Gateway {
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) router: Arc<Router>,
+    /// The same router, for whatever may release requests that it holds.
+    pub(crate) desk: Arc<Desk>,
+    pub(crate) lobby: Arc<Lobby>,
     pub(crate) ring: Arc<Ring>,
     pub(crate) judge: Judge,
     pub(crate) clock: Clock,
@@ -106,14 +114,13 @@ pub struct Gateway {
     pub(crate) limits: Limits,
     pub(crate) rules: RequestRules,
     pub(crate) identify: Identify,
-    /// What is known of prompts' beginnings, for 100 ms each.
-    pub(crate) prepared: PreparedQueries,
     pub(crate) metrics: Metrics,
     pub(crate) pools: Pools,
     pub(crate) ids: Ids,
     pub(crate) decision_ids: DecisionIds,
     pub(crate) cut: CutSwitch,
     pub(crate) reservations: Reservations,
+    pub(crate) prefill: Prefills,
     budget: RetryBudget,
 }
 
@@ -132,7 +139,8 @@ impl Gateway {
     /// Puts the parts together and registers the metric families.
     pub fn new(parts: GatewayParts, registry: &mut Registry) -> Self {
         let GatewayParts { fleet, router, ring, parity, clock, keys, limits, rules } = parts;
-        let load = LoadCollector { fleet: Arc::clone(&fleet), router: Arc::clone(&router) };
+        let lobby = Arc::new(Lobby::new(rules.waiting));
+        let load = LoadCollector { fleet: Arc::clone(&fleet), router: Arc::clone(&router), lobby: Arc::clone(&lobby) };
         registry.register_collector(Box::new(load));
         let ids = Ids::new();
         let pools = Pools::default();
@@ -147,13 +155,14 @@ impl Gateway {
         Self {
             judge: Judge::new(parity, Arc::clone(&fleet), clock),
             fleet,
+            desk: Arc::new(Desk::new(Arc::clone(&router), clock)),
+            lobby,
             router,
             ring,
             clock,
             keys,
             limits,
             identify,
-            prepared: PreparedQueries::default(),
             budget: RetryBudget::new(rules.retry.budget_ratio),
             rules: RequestRules {
                 timeout: rules.timeout,
@@ -164,6 +173,7 @@ impl Gateway {
                 max_prefix_bytes: rules.max_prefix_bytes,
             },
             reservations: Reservations::new(rules.reservation_ttl),
+            prefill: Prefills::new(rules.disaggregation),
             metrics: Metrics::new(registry),
             pools,
             decision_ids: DecisionIds::new(ids.draw()),
@@ -172,10 +182,10 @@ impl Gateway {
         }
     }
 
-    /// Tells router, parity and reservations that time has passed. The router holds nothing yet, so nothing is released.
+    /// Tells router, parity and reservations that time has passed.
     pub(crate) fn tick(&self) {
         let now = self.clock.now();
-        drop(self.router.tick(now));
+        self.desk.tick();
         self.judge.tick(now);
         self.reservations.tick(now, &self.fleet.snapshot(), &self.ring);
     }

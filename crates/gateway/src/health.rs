@@ -35,6 +35,9 @@ impl Gateway {
             .filter(|model| model.artefacts.problem.is_some())
             .map(|model| format!("tokenizer:{}", model.id))
             .collect();
+        if self.fleet.prefixes().is_some_and(fleet::Prefixes::is_cut_off) {
+            degraded.push("redis".to_owned());
+        }
         degraded.sort();
         let status = match (ready, degraded.is_empty()) {
             (0, _) => "unavailable",

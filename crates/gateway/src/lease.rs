@@ -3,25 +3,44 @@
 use std::sync::Arc;
 
 use kv_blocks::Target;
-use net::Clock;
-use routing::{ReservationId, Router};
+use routing::ReservationId;
+
+use crate::desk::Desk;
 
 /// The reservation of one attempt. Dropping it frees the load, whatever path led there: the end of a reply, an error,
 /// a client that hung up, a panic. There is no other way to free it and no way to forget it.
 #[derive(Debug)]
 #[must_use = "dropping the lease frees the load"]
 pub(crate) struct Lease {
-    router: Arc<Router>,
-    clock: Clock,
+    desk: Arc<Desk>,
     id: ReservationId,
     target: Target,
     first_token_seen: bool,
-    failed: bool,
+    end: End,
+    /// The load where the prompt is computed, until it is, if that is elsewhere.
+    prefill: Option<Box<Lease>>,
+}
+
+/// What the worker had of the request when it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Its prompt.
+    Done,
+    /// Nothing it took.
+    Failed,
+    /// Nothing that was sent.
+    Unsent,
 }
 
 impl Lease {
-    pub(crate) fn new(router: Arc<Router>, clock: Clock, id: ReservationId, target: Target) -> Self {
-        Self { router, clock, id, target, first_token_seen: false, failed: false }
+    pub(crate) fn new(desk: Arc<Desk>, id: ReservationId, target: Target) -> Self {
+        Self { desk, id, target, first_token_seen: false, end: End::Done, prefill: None }
+    }
+
+    /// The same, with the load of whoever computes the prompt.
+    pub(crate) fn with_prefill(mut self, prefill: Option<Self>) -> Self {
+        self.prefill = prefill.map(Box::new);
+        self
     }
 
     /// Where the load is.
@@ -29,23 +48,51 @@ impl Lease {
         self.target
     }
 
+    /// The prompt is computed elsewhere, or never will be: that load is free. Later calls do nothing.
+    pub(crate) fn prefill_over(&mut self, computed: bool) {
+        if let Some(mut prefill) = self.prefill.take().filter(|_| computed) {
+            prefill.first_token();
+        }
+    }
+
+    /// Whoever was to compute the prompt did not take it: that load is free, and nothing is expected of that cache.
+    pub(crate) fn prefill_failed(&mut self) {
+        if let Some(prefill) = self.prefill.take() {
+            prefill.fail();
+        }
+    }
+
+    /// The request waits for its prompt: nothing was sent here yet.
+    pub(crate) fn unsent(&mut self) {
+        self.end = End::Unsent;
+    }
+
+    /// The request is on its way.
+    pub(crate) fn sent(&mut self) {
+        self.end = End::Done;
+    }
+
     /// The prefill is over; said once, later calls do nothing.
     pub(crate) fn first_token(&mut self) {
+        self.prefill_over(true);
         if !self.first_token_seen {
             self.first_token_seen = true;
-            self.router.first_token(self.clock.now(), self.id);
+            self.desk.first_token(self.id);
         }
     }
 
     /// The attempt came to nothing: frees the load, and with it what was expected of the worker's cache.
     pub(crate) fn fail(mut self) {
-        self.failed = true;
+        self.end = End::Failed;
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let now = self.clock.now();
-        if self.failed { self.router.failed(now, self.id) } else { self.router.done(now, self.id) }
+        match self.end {
+            End::Done => self.desk.done(self.id),
+            End::Failed => self.desk.failed(self.id),
+            End::Unsent => self.desk.withdrawn(self.id),
+        }
     }
 }

@@ -8,6 +8,7 @@
 
 mod client_stream;
 mod cut_switch;
+mod desk;
 mod gateway;
 mod health;
 mod ids;
@@ -16,6 +17,7 @@ mod keys;
 mod lease;
 mod listener;
 mod load_telemetry;
+mod lobby;
 mod metrics;
 mod models;
 mod request;
@@ -27,5 +29,7 @@ mod upstream;
 pub use gateway::{Gateway, GatewayParts, Limits, Rules};
 pub use keys::Keys;
 pub use listener::{Drained, Phase, serve};
+pub use lobby::Waiting;
+pub use request::{Connector, Disaggregation};
 pub use retry::RetryRules;
 pub use routes::{Body, Endpoint, ROUTES, Route, Scope};

@@ -66,6 +66,7 @@ async fn ticking(gateway: Arc<Gateway>) -> Infallible {
         tokio::select! {
             _ = ticks.tick() => gateway.tick(),
             () = gateway.judge.changed() => {}
+            () = gateway.desk.pace() => {}
         }
         gateway.judge.act();
     }

@@ -6,6 +6,8 @@ use fleet::Fleet;
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metrics::MetricType};
 use routing::Router;
 
+use crate::lobby::Lobby;
+
 /// Workers with a label of their own; the load of the rest is summed as `other`.
 const MOST_WORKERS: usize = 1024;
 
@@ -14,6 +16,7 @@ const MOST_WORKERS: usize = 1024;
 pub(crate) struct LoadCollector {
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) router: Arc<Router>,
+    pub(crate) lobby: Arc<Lobby>,
 }
 
 impl Collector for LoadCollector {
@@ -25,6 +28,13 @@ impl Collector for LoadCollector {
             MetricType::Gauge,
         )?;
         leases.encode_gauge(&i64::try_from(self.router.leases()).unwrap_or(i64::MAX))?;
+        let mut queued = encoder.encode_descriptor(
+            "warmroute_queued",
+            "Requests that wait for a worker",
+            None,
+            MetricType::Gauge,
+        )?;
+        queued.encode_gauge(&i64::try_from(self.lobby.entries()).unwrap_or(i64::MAX))?;
         let mut in_flight = encoder.encode_descriptor(
             "warmroute_in_flight",
             "Requests that a worker is busy with",

@@ -18,7 +18,10 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use routing::receipt::{AttemptClass, AttemptResult, OutcomeKind, PromptSource, Timing};
+use routing::{
+    PrefillNote, PrefillSkip,
+    receipt::{AttemptClass, AttemptResult, OutcomeKind, PromptSource, Timing},
+};
 
 use crate::{request::Won, routes::ROUTES};
 
@@ -55,6 +58,10 @@ struct PolicyLabel {
     policy: &'static str,
 }
 
+/// A prefill that was handed over, and one whose request ended first.
+const PREFILLED: &str = "ok";
+const UNFINISHED: &str = "unfinished";
+
 /// How the beginning of a prompt can place a request.
 const STRATEGIES: [&str; 3] = ["prefix_hash", "overflow", "fallback"];
 
@@ -88,6 +95,12 @@ struct WorkerResult {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Source {
     source: &'static str,
+}
+
+/// One label: what became of a prefill.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PrefillResult {
+    result: &'static str,
 }
 
 /// One label: the stage of a request.
@@ -148,10 +161,12 @@ pub(crate) struct Metrics {
     actual_cached_tokens: Family<Worker, Counter>,
     parity_requests: Family<WorkerResult, Counter>,
     prompt_source: Family<Source, Counter>,
+    prefill: Family<PrefillResult, Counter>,
     ttft: Seconds<Worker>,
     stage: Seconds<Stage>,
     decision: Seconds<PolicyLabel>,
     request: Seconds<RouteLabel>,
+    queue_wait: Histogram,
     overlap: Histogram,
     pub(crate) open_streams: Gauge,
     pub(crate) held_body_bytes: Gauge<i64, std::sync::atomic::AtomicI64>,
@@ -173,10 +188,12 @@ impl Metrics {
             actual_cached_tokens: Family::default(),
             parity_requests: Family::default(),
             prompt_source: Family::default(),
+            prefill: Family::default(),
             ttft: Family::new_with_constructor(request_seconds),
             stage: Family::new_with_constructor(stage_seconds),
             decision: Family::new_with_constructor(stage_seconds),
             request: Family::new_with_constructor(request_seconds),
+            queue_wait: request_seconds(),
             overlap: ratio(),
             open_streams: Gauge::default(),
             held_body_bytes: Gauge::default(),
@@ -199,10 +216,12 @@ impl Metrics {
             actual_cached_tokens "warmroute_actual_cached_tokens" "Cached tokens that workers reported";
             parity_requests "warmroute_parity_requests" "Predictions against what the worker reported";
             prompt_source "warmroute_prompt_source" "How the identity of prompts was found";
+            prefill "warmroute_prefill" "Requests of models with prefill workers, by what became of the prefill";
             ttft "warmroute_ttft_seconds" "Time from accepting a request to its first byte from the worker";
             stage "warmroute_stage_seconds" "Time spent in a stage of the router";
             decision "warmroute_decision_seconds" "Time of one placement decision";
             request "warmroute_request_seconds" "Time from accepting a request to its end";
+            queue_wait "warmroute_queue_wait_seconds" "Time that requests waited for a worker, of those that did";
             overlap "warmroute_overlap_ratio" "Share of the prompt predicted to be cached where it went";
             open_streams "warmroute_open_streams" "Replies being relayed";
             held_body_bytes "warmroute_held_body_bytes" "Bytes of request bodies in memory";
@@ -218,6 +237,11 @@ impl Metrics {
         }
         self.decisions.get_or_create(&PolicyMethod { policy, method }).inc();
         self.decision.get_or_create(&PolicyLabel { policy }).observe(us / 1e6);
+    }
+
+    /// A request waited so long for a worker.
+    pub(crate) fn waited(&self, waited: Duration) {
+        self.queue_wait.observe(waited.as_secs_f64());
     }
 
     /// An attempt ended.
@@ -238,6 +262,16 @@ impl Metrics {
     /// A prompt's identity was found.
     pub(crate) fn identified(&self, source: &'static str) {
         self.prompt_source.get_or_create(&Source { source }).inc();
+    }
+
+    /// A request ended whose prompt was, or was to be, computed apart.
+    pub(crate) fn prefilled(&self, note: &PrefillNote) {
+        let result = match (note.skipped, note.ms) {
+            (Some(reason), _) => reason.as_str(),
+            (None, Some(_)) => PREFILLED,
+            (None, None) => UNFINISHED,
+        };
+        self.prefill.get_or_create(&PrefillResult { result }).inc();
     }
 
     /// A request ended.
@@ -285,7 +319,16 @@ impl Metrics {
     }
 
     fn start_at_zero(&self) {
-        for reason in [ErrorCode::NoWorker, ErrorCode::Overloaded, ErrorCode::Draining] {
+        for result in PrefillSkip::ALL.map(PrefillSkip::as_str).into_iter().chain([PREFILLED, UNFINISHED]) {
+            drop(self.prefill.get_or_create(&PrefillResult { result }));
+        }
+        for reason in [
+            ErrorCode::NoWorker,
+            ErrorCode::Overloaded,
+            ErrorCode::QueueFull,
+            ErrorCode::QueueTimeout,
+            ErrorCode::Draining,
+        ] {
             drop(self.shed.get_or_create(&Reason { reason: reason.as_str() }));
         }
         for strategy in STRATEGIES {

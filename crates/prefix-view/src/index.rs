@@ -10,9 +10,9 @@ use crate::{EventKind, PrefixEvent, PrefixHash, StorageTier};
 ///
 /// No call waits for anything but a short lock, so it may be called from wherever a request is decided. A form whose
 /// data lies on another machine keeps that rule by having two halves: an asynchronous one that sends what was recorded
-/// and fetches a prefix while the request is being prepared, within that stage's time limit, and this one, which answers
-/// from what was fetched last. [`PreparedQueries`](crate::PreparedQueries) stands in front of both forms and keeps each
-/// answer for 100 ms, so the other machine is asked at most that often for one prefix.
+/// and asks for a prefix while the request is being prepared, for a bounded time, and this one, which takes events in and
+/// answers from what this process itself heard. [`PreparedQueries`](crate::PreparedQueries) stands in front of both forms
+/// and keeps each answer for 100 ms, so the other machine is asked at most that often for one prefix.
 pub trait PrefixIndex: fmt::Debug + Send + Sync {
     /// Enters what `backend` said. A name comes from the configuration, never from the wire; passing the same `Arc`
     /// every time shares its text.

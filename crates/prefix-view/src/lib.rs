@@ -3,7 +3,7 @@
 //!
 //! A [`PrefixEvent`] names a whole prefix by one hash, so a question is one look-up and there is nothing to walk; in return
 //! the view knows nothing about prefixes that share a beginning. It stands beside the block index and knows nothing of it
-//! either. Not here: streams and sockets, Redis, the key of a request's prefix, and the score made of it (`routing`).
+//! either. Not here: streams and sockets, the form that lies in Redis (`redis-store`), the key of a request's prefix, and the score made of it (`routing`).
 //!
 //! ```
 //! use std::sync::Arc;
@@ -60,8 +60,8 @@ mod tiers;
 
 pub use event::{EventError, EventKind, PrefixEvent};
 pub use index::{BackendStats, Cleared, Holder, PrefixIndex, Recorded, Unavailable, ViewStats};
-pub use memory::MemoryPrefixIndex;
+pub use memory::{Held, MemoryPrefixIndex};
 pub use prefix::{BadPrefixHash, PrefixHash, PrefixHashKind};
 pub use prepared::PreparedQueries;
 pub use settings::ViewSettings;
-pub use tiers::{Offloading, StorageTier};
+pub use tiers::{Effect, Offloading, StorageTier};

@@ -53,12 +53,7 @@ impl PreparedQueries {
         if let Some(answer) = answers.get(prefix).filter(|answer| answer.stands(now)) {
             return Arc::clone(&answer.holders);
         }
-        if answers.len() >= MOST_ANSWERS {
-            answers.retain(|_, answer| answer.stands(now));
-        }
-        if answers.len() >= MOST_ANSWERS {
-            answers.clear();
-        }
+        make_room(&mut answers, now);
         // Asked with the lock held, so that nobody asks the same beside it: no form of the index waits for anything.
         let holders: Arc<[Holder]> = match index.query(prefix, now) {
             Ok(holders) => holders.into(),
@@ -71,9 +66,32 @@ impl PreparedQueries {
         holders
     }
 
+    /// The answer that stands for `prefix`, if there is one. For a form of the index that has to be waited for: whoever
+    /// finds none asks it, and says with [`Self::keep`] what it answered.
+    pub fn standing(&self, prefix: &PrefixHash, now: Moment) -> Option<Arc<[Holder]>> {
+        let answers = self.shards[prefix.spread(SHARDS)].lock();
+        answers.get(prefix).filter(|answer| answer.stands(now)).map(|answer| Arc::clone(&answer.holders))
+    }
+
+    /// Keeps an answer that was given at `now`.
+    pub fn keep(&self, prefix: &PrefixHash, holders: Arc<[Holder]>, now: Moment) {
+        let mut answers = self.shards[prefix.spread(SHARDS)].lock();
+        make_room(&mut answers, now);
+        answers.insert(*prefix, Answer { given: now, holders });
+    }
+
     /// Queries that the index could not answer, ever.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
+    }
+}
+
+fn make_room(answers: &mut HashMap<PrefixHash, Answer>, now: Moment) {
+    if answers.len() >= MOST_ANSWERS {
+        answers.retain(|_, answer| answer.stands(now));
+    }
+    if answers.len() >= MOST_ANSWERS {
+        answers.clear();
     }
 }
 

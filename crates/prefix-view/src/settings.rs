@@ -30,7 +30,7 @@ impl Default for ViewSettings {
 
 impl ViewSettings {
     /// Tokens of a prefix whose events never said how many: about four bytes of text are a token.
-    pub(crate) fn assumed_tokens(&self) -> u32 {
+    pub fn assumed_tokens(&self) -> u32 {
         self.max_prefix_length / 4
     }
 }

@@ -26,7 +26,7 @@ pub enum Offloading {
 
 /// What an event does to what is known of its backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Effect {
+pub enum Effect {
     /// The backend holds the prefix in this tier now.
     Hold(StorageTier),
     /// It does not hold it any more.
@@ -34,8 +34,8 @@ pub(crate) enum Effect {
 }
 
 impl Offloading {
-    /// The one table of events and tiers.
-    pub(crate) fn effect(self, kind: EventKind) -> Effect {
+    /// The one table of events and tiers, for every form of the view.
+    pub fn effect(self, kind: EventKind) -> Effect {
         match (kind, self) {
             (EventKind::Created | EventKind::Reloaded, _) => Effect::Hold(StorageTier::GpuHot),
             (EventKind::Purged, _) | (EventKind::Offloaded | EventKind::Evicted, Self::Off) => Effect::Drop,

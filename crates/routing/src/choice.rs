@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::{
     CostUnit, Decision, Excluded, Method, Policy, PotentialLoad, Reserved, Scored,
     policy::{Contender, Price, Scene},
+    pools::Prompt,
 };
 
 /// A winner, and everything that was weighed against it.
@@ -77,14 +78,16 @@ impl Choice<'_> {
                 prefill_tokens: surveyed.uncached_tokens,
                 decode_blocks: u32::try_from(self.winner().new_blocks()).unwrap_or(u32::MAX),
             },
+            prefill: None,
             hash_us,
             lookup_us,
             decide_us,
         }
     }
 
-    /// What each contender would have to compute and to hold with this request, by target.
-    pub(crate) fn potential_loads(&self) -> Vec<PotentialLoad> {
+    /// What each contender would have to compute and to hold with this request, by target. `prompt` says where the prompt
+    /// is computed if it generates.
+    pub(crate) fn potential_loads(&self, prompt: impl Fn(&Contender<'_>) -> Prompt) -> Vec<PotentialLoad> {
         let mut loads: Vec<_> = self
             .scene
             .contenders
@@ -92,7 +95,10 @@ impl Choice<'_> {
             .map(|contender| PotentialLoad {
                 target: contender.target(),
                 name: Arc::clone(&contender.surveyed.candidate.name),
-                prefill_tokens: contender.prefill_tokens_after(),
+                prefill_tokens: match prompt(contender) {
+                    Prompt::Here => contender.prefill_tokens_after(),
+                    Prompt::Elsewhere => contender.standing.load.queued_prefill_tokens,
+                },
                 decode_blocks: contender.standing.blocks_after,
             })
             .collect();

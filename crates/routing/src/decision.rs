@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kv_blocks::Target;
 
-use crate::{CacheSource, CostUnit, Excluded, Policy, TargetLoad, Terms};
+use crate::{CacheSource, CostUnit, Excluded, Policy, PrefillNote, TargetLoad, Terms};
 
 /// Who won, who came second, and what each would have cost.
 #[derive(Clone, Debug)]
@@ -42,6 +42,8 @@ pub struct Decision {
     pub prompt_blocks: u32,
     /// Load counted on the winner.
     pub reserved: Reserved,
+    /// What becomes of its prefill, where another pool computes prompts.
+    pub prefill: Option<PrefillNote>,
     /// Microseconds spent hashing the prompt's blocks.
     pub hash_us: f64,
     /// Microseconds spent asking the index.

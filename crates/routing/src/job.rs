@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use kv_blocks::{DpRank, Namespace, PromptBlocks, Target, Tier, WorkerId};
 
-use crate::{Affinity, Policy, PrefixHolder};
+use crate::{Affinity, Patience, Policy, PrefillPool, PrefixHolder};
 
 /// One request that needs a target.
 #[derive(Clone, Copy, Debug)]
@@ -14,21 +14,25 @@ pub struct Job<'a> {
     /// The worker asked for by name: every other candidate is excluded as `not_pinned`.
     pub pin: Option<Pin>,
     /// The prompt, cut into blocks on demand; `None` when nothing is known of it.
-    pub blocks: Option<&'a PromptBlocks>,
+    pub blocks: Option<&'a Arc<PromptBlocks>>,
     /// What the request has in common with others that should meet it on the same target.
     pub affinity: Affinity,
     /// Who holds the prompt's beginning, by streams that name whole prefixes; `None`: there are none.
     pub prefix_holders: Option<&'a [PrefixHolder]>,
     /// Prompt length in tokens; an estimate when the blocks are over text.
     pub prompt_tokens: u32,
-    /// How long the reply is expected to be, if the caller knows.
+    /// How many tokens the reply will have at most, if the caller knows; how long replies are is learned.
     pub expected_output_tokens: Option<u32>,
     /// Who will see its first token.
     pub answer: Answer,
+    /// Whether it may be held, and how long; `None`: it is answered at once.
+    pub patience: Option<Patience>,
     /// Targets that serve the model and may take the request now, in any order.
     pub candidates: &'a [Candidate],
     /// Targets the caller has already ruled out, for the receipt.
     pub excluded: &'a [Excluded],
+    /// Who may compute the prompt for them; `None`: whoever generates computes it too.
+    pub prefill: Option<PrefillPool<'a>>,
     /// A number drawn for this request; settles equal costs.
     pub random: u64,
     /// What this request changes of the configuration.

@@ -44,6 +44,12 @@ const BACKLOG_MEMORY: Duration = Duration::from_secs(120);
 /// Cold tokens given to a target count towards its share this long.
 const COLD_MEMORY: Duration = Duration::from_secs(300);
 
+/// A first token tells of its worker's speed if no more than this share of its time went to sequences that ran beside.
+const INTERLEAVED_MOST: f64 = 0.5;
+
+/// A moment at which a backlog has shrunk to some length is told so much late, or rounding would find it a little longer.
+const LATE_MS: f64 = 0.1;
+
 /// What a dispatch adds to a target.
 #[derive(Debug)]
 pub(crate) struct Load {
@@ -168,10 +174,12 @@ impl Ledger {
         let ms = now.ms_since(reservation.opened);
         let start = load.prompt_tokens.saturating_sub(load.uncached_tokens);
         let prefill = PrefillSample { start, tokens: load.uncached_tokens, ms: (ms - load.interleave_ms).max(0.0) };
+        // Where most of the time went to others, what is left tells of an estimate, not of the worker.
+        let tells = load.interleave_ms <= INTERLEAVED_MOST * ms;
         (load.answer == Answer::Streamed).then(|| FirstToken {
             worker: load.target.worker,
             ms,
-            alone: reservation.alone.then_some(prefill),
+            alone: (reservation.alone && tells).then_some(prefill),
         })
     }
 
@@ -222,6 +230,23 @@ impl Ledger {
 
     pub(crate) fn account(&self, target: Target) -> Option<&Account> {
         self.accounts.get(&target)
+    }
+
+    /// Whether some target has no more than this to compute.
+    pub(crate) fn anyone_below(&self, now: Moment, backlog: Duration) -> bool {
+        let most_ms = backlog.as_secs_f64() * 1e3;
+        self.accounts.values().any(|account| account.backlog_ms(now) <= most_ms)
+    }
+
+    /// When the first of the targets with more to compute will have no more than this, if nobody says so before.
+    pub(crate) fn next_below(&self, now: Moment, backlog: Duration) -> Option<Moment> {
+        let most_ms = backlog.as_secs_f64() * 1e3;
+        self.accounts.values().filter_map(|account| account.falls_to(now, most_ms)).min()
+    }
+
+    /// Leading blocks of `blocks` that are active on a target.
+    pub(crate) fn known_blocks(&self, target: Target, blocks: &SequenceBlocks) -> usize {
+        self.account(target).map_or(0, |account| account.known_blocks(blocks))
     }
 
     pub(crate) fn load(&self, target: Target) -> TargetLoad {
@@ -322,9 +347,20 @@ impl Account {
     /// Estimated time until the queued prefills are computed. Prefills run in order, so what passed since the first one
     /// started counts, up to nearly all of its own estimate: it has not answered yet.
     pub(crate) fn backlog_ms(&self, now: Moment) -> f64 {
+        self.queued_us as f64 / 1e3 - self.ran_ms(now)
+    }
+
+    /// When the backlog will be no more than this, if it is more now; `None`: not before a first token.
+    fn falls_to(&self, now: Moment, most_ms: f64) -> Option<Moment> {
+        let excess_ms = self.backlog_ms(now) - most_ms;
+        let then = now + Duration::from_secs_f64((excess_ms.max(0.0) + LATE_MS) / 1e3);
+        (excess_ms > 0.0 && self.backlog_ms(then) <= most_ms).then_some(then)
+    }
+
+    /// What is taken to be computed of the first prefill.
+    fn ran_ms(&self, now: Moment) -> f64 {
         let Some((_, head)) = self.queue.first_key_value() else { return 0.0 };
-        let ran_us = (now.since(self.head_since).as_secs_f64() * 1e6).min(0.95 * head.us as f64);
-        (self.queued_us as f64 - ran_us).max(0.0) / 1e3
+        now.ms_since(self.head_since).min(0.95 * head.us as f64 / 1e3)
     }
 
     /// Takes out the prefills whose end nobody will announce, once their estimated time and that of all before them is
@@ -373,12 +409,10 @@ impl Account {
         self.cold_tokens.at(now)
     }
 
-    /// Blocks of `blocks` that are not active here.
-    pub(crate) fn new_blocks(&self, blocks: &SequenceBlocks) -> u64 {
-        let compared = blocks.compared();
+    /// Leading blocks of `blocks` that are active here.
+    fn known_blocks(&self, blocks: &SequenceBlocks) -> usize {
         // Members' prefixes are members, so the active ones are a prefix of the chain.
-        let known = compared.partition_point(|hash| self.active.contains_key(&blocks.key(*hash)));
-        (compared.len() - known) as u64 + blocks.uncompared()
+        blocks.compared().partition_point(|hash| self.active.contains_key(&blocks.key(*hash)))
     }
 
     fn add_blocks(&mut self, blocks: &SequenceBlocks) {

@@ -1,15 +1,17 @@
 //! What the router answers.
 
+use std::time::Duration;
+
 use kv_blocks::Target;
 
-use crate::{Decision, Excluded, Policy};
+use crate::{Decision, Excluded, Policy, PrefillLeg};
 
 /// The answer to a job.
 #[derive(Debug)]
 pub enum Dispatch {
     /// Send it now.
     Plan(Box<Plan>),
-    /// Keep it until `tick` releases the ticket.
+    /// Keep it until one of the router's answers releases the ticket, or withdraw it.
     Held(Ticket),
     /// Nobody can take it.
     Refused(Refusal),
@@ -21,7 +23,7 @@ pub struct Plan {
     /// Give it back, whatever happens: with `failed` when the worker did not take the request, else with `done`.
     pub reservation: ReservationId,
     /// The target that computes the prompt, if another one generates.
-    pub prefill: Option<Leg>,
+    pub prefill: Option<PrefillLeg>,
     /// The target that generates.
     pub decode: Leg,
     /// Why, for the receipt.
@@ -48,8 +50,10 @@ pub struct Ticket(pub u64);
 pub struct Released {
     /// The ticket it was held under.
     pub ticket: Ticket,
+    /// How long it was held.
+    pub held: Duration,
     /// Where it goes.
-    pub plan: Plan,
+    pub plan: Box<Plan>,
 }
 
 /// Why a job got no target.
@@ -60,4 +64,6 @@ pub struct Refusal {
     pub policy: Policy,
     /// Every target considered, with the reason against it.
     pub excluded: Vec<Excluded>,
+    /// Somebody could take it later, but no more may wait.
+    pub queue_full: bool,
 }

@@ -8,10 +8,11 @@ use parking_lot::Mutex;
 
 use crate::{
     CacheSource, Candidate, Decision, Dispatch, ExcludeReason, Excluded, Job, Leg, Method, Plan, Policy, PotentialLoad,
-    Rates, Refusal, Released, ReservationId, RoutingSettings, ScoredCounts, TargetLoad,
+    PrefillNote, Rates, Refusal, Released, ReservationId, RoutingSettings, ScoredCounts, TargetLoad, Ticket,
     choice::{Choice, Circumstances},
     ledger::SequenceBlocks,
     policy::Contender,
+    pools::{Prefill, Prompt, Split},
     state::State,
     survey::{Survey, survey},
 };
@@ -54,8 +55,10 @@ use crate::{
 ///     prompt_tokens: 100,
 ///     expected_output_tokens: None,
 ///     answer: Answer::Streamed,
+///     patience: None,
 ///     candidates: &[candidate],
 ///     excluded: &[],
+///     prefill: None,
 ///     random: 7,
 ///     overrides: Overrides::default(),
 ///     stopwatch: &NoStopwatch,
@@ -67,9 +70,9 @@ use crate::{
 /// ```
 #[derive(Debug)]
 pub struct Router {
-    settings: RoutingSettings,
-    index: Arc<KvIndex>,
-    state: Mutex<State>,
+    pub(crate) settings: RoutingSettings,
+    pub(crate) index: Arc<KvIndex>,
+    pub(crate) state: Mutex<State>,
 }
 
 impl Router {
@@ -83,23 +86,46 @@ impl Router {
         asked.unwrap_or(self.settings.policy)
     }
 
-    /// Finds a target for `job` and counts its load there.
+    /// Finds a target for `job` and counts its load there, or holds it until there is one that can begin; where another
+    /// pool computes prompts, finds one of each.
     ///
-    /// Never holds a job yet. Refuses only when nothing is eligible.
+    /// Refuses when nothing is eligible, and when it would have to be held and the queue is full.
     pub fn decide(&self, now: Moment, job: &Job<'_>) -> Dispatch {
-        let (weighed, reservation) = match self.weigh(now, job, |state, choice| state.reserve(now, job, choice)) {
-            Ok(found) => found,
+        let split = Split::of(job);
+        let settled = self.weigh(now, &split.decode, Blocks::Counted, |state, choice| {
+            match self.may_wait(&split.decode, choice, state) {
+                Some(patience) => Err(state.hold(now, job, choice, patience, &self.settings.queue)),
+                None => Ok(state.reserve(now, &split.decode, choice, split.prompt(choice.winner()))),
+            }
+        });
+        let (weighed, reservation) = match settled {
+            Ok((weighed, Ok(reservation))) => (weighed, reservation),
+            Ok((_, Err(Some(ticket)))) => return Dispatch::Held(ticket),
+            Ok((Weighed { choice, excluded, .. }, Err(None))) => {
+                return Dispatch::Refused(Refusal { policy: choice.policy, excluded, queue_full: true });
+            }
             Err(refusal) => return Dispatch::Refused(refusal),
         };
-        if let Some(promised) = self.expect_blocks(now, &weighed.choice) {
+        let prefill = self.prefill(now, &split, &weighed.choice);
+        if let Some(promised) = self.expect_blocks(now, &weighed.choice, prefill.wait_ms) {
             self.state.lock().ledger.promised(reservation, promised);
         }
-        Dispatch::Plan(Box::new(Plan {
+        Dispatch::Plan(Box::new(self.plan(&split, weighed, prefill, reservation)))
+    }
+
+    pub(crate) fn plan(
+        &self,
+        split: &Split<'_>,
+        weighed: Weighed<'_>,
+        prefill: Prefill,
+        reservation: ReservationId,
+    ) -> Plan {
+        Plan {
             reservation,
-            prefill: None,
+            prefill: prefill.leg,
             decode: Leg { target: weighed.choice.winner().target() },
-            decision: weighed.decision(job, self.settings.kept_candidates),
-        }))
+            decision: weighed.decision(split, prefill.note, self.settings.kept_candidates),
+        }
     }
 
     /// What [`Router::decide`] would decide now, with nothing changed by asking: no load, no entry in the index, no turn
@@ -109,27 +135,34 @@ impl Router {
     ///
     /// The refusal that `decide` would answer.
     pub fn preview(&self, now: Moment, job: &Job<'_>) -> Result<Decision, Refusal> {
-        let (weighed, ()) = self.weigh(now, job, |_, _| ())?;
-        Ok(weighed.decision(job, self.settings.kept_candidates))
+        let split = Split::of(job);
+        let (weighed, ()) = self.weigh(now, &split.decode, Blocks::Counted, |_, _| ())?;
+        let note = self.prefill_preview(now, &split, &weighed.choice);
+        Ok(weighed.decision(&split, note, self.settings.kept_candidates))
     }
 
-    /// What every eligible target would have to compute and to hold if `job` went there, in the order of the targets;
-    /// changes nothing.
+    /// What every eligible target, of both pools where there are two, would have to compute and to hold if `job` went
+    /// there, in the order of the targets; changes nothing.
     ///
     /// # Errors
     ///
     /// The refusal that `decide` would answer.
     pub fn potential_loads(&self, now: Moment, job: &Job<'_>) -> Result<Vec<PotentialLoad>, Refusal> {
-        let (weighed, ()) = self.weigh(now, job, |_, _| ())?;
-        Ok(weighed.choice.potential_loads())
+        let split = Split::of(job);
+        let (weighed, ()) = self.weigh(now, &split.decode, Blocks::Counted, |_, _| ())?;
+        let mut loads = weighed.choice.potential_loads(|contender| split.prompt(contender));
+        loads.extend(self.prefill_loads(now, &split));
+        loads.sort_unstable_by_key(|load| load.target);
+        Ok(loads)
     }
 
     /// Surveys, prices and chooses. `settle` is called under the same lock as the choice, so that of two requests at once
     /// the second knows of the first; what it leaves out does not happen.
-    fn weigh<'a, T>(
+    pub(crate) fn weigh<'a, T>(
         &self,
         now: Moment,
         job: &Job<'a>,
+        blocks: Blocks,
         settle: impl FnOnce(&mut State, &Choice<'a>) -> T,
     ) -> Result<(Weighed<'a>, T), Refusal> {
         let started_us = job.stopwatch.elapsed_us();
@@ -138,16 +171,12 @@ impl Router {
         let mut excluded = job.excluded.to_vec();
         excluded.extend(job.candidates.iter().filter(|candidate| !allowed(candidate)).map(not_pinned));
         if !job.candidates.iter().any(allowed) {
-            return Err(Refusal { policy, excluded });
+            return Err(Refusal { policy, excluded, queue_full: false });
         }
 
         let asked_us = job.stopwatch.elapsed_us();
-        let Survey { mut contenders, hash_us } =
-            survey(&self.index, now, job, job.candidates.iter().filter(|candidate| allowed(candidate)));
+        let Survey { contenders, hash_us } = self.survey(now, job, blocks);
         let lookup_us = job.stopwatch.elapsed_us() - asked_us - hash_us;
-        if !self.settings.track_active_blocks {
-            contenders.iter_mut().for_each(|surveyed| surveyed.blocks = SequenceBlocks::default());
-        }
 
         let state = &mut *self.state.lock();
         let choice = state.choose(now, job, policy, &self.settings, contenders);
@@ -155,37 +184,73 @@ impl Router {
         Ok((Weighed { choice, excluded, started_us, hash_us, lookup_us }, settled))
     }
 
-    /// The first token of a reservation has come: its prompt is computed.
-    pub fn first_token(&self, now: Moment, id: ReservationId) {
+    /// The first token of a reservation has come: its prompt is computed. Returns held requests that may go now.
+    pub fn first_token(&self, now: Moment, id: ReservationId) -> Vec<Released> {
         let state = &mut *self.state.lock();
-        let Some(seen) = state.ledger.first_token(now, id) else { return };
+        let Some(seen) = state.ledger.first_token(now, id) else { return Vec::new() };
         state.latencies.observe(now, seen.worker, seen.ms);
         if let Some(alone) = seen.alone {
             state.rates.observe(seen.worker, alone.start, alone.tokens, alone.ms);
         }
+        self.release(now, state)
     }
 
     /// An attempt came to nothing: the worker refused it or could not be reached. Frees its load as [`Router::done`] does,
     /// and takes back what the index expects of the worker because of it, or equal prompts would be drawn to just the one
     /// that refuses them. What the engine confirmed meanwhile, or another request renewed, stays. Unknown and repeated
-    /// ids are ignored.
-    pub fn failed(&self, now: Moment, id: ReservationId) {
-        if let Some(promised) = self.state.lock().close(now, id, false) {
-            self.index.retract(promised);
+    /// ids are ignored. Returns held requests that may go now.
+    pub fn failed(&self, now: Moment, id: ReservationId) -> Vec<Released> {
+        let state = &mut *self.state.lock();
+        let Some(promised) = state.close(now, id, false) else { return Vec::new() };
+        self.index.retract(promised);
+        self.release(now, state)
+    }
+
+    /// A reservation is over, and the worker had the prompt. Unknown and repeated ids are ignored. Returns held requests
+    /// that may go now.
+    pub fn done(&self, now: Moment, id: ReservationId) -> Vec<Released> {
+        let state = &mut *self.state.lock();
+        if state.close(now, id, true).is_none() {
+            return Vec::new();
         }
+        self.release(now, state)
     }
 
-    /// A reservation is over, and the worker had the prompt. Unknown and repeated ids are ignored.
-    pub fn done(&self, now: Moment, id: ReservationId) {
-        self.state.lock().close(now, id, true);
+    /// A complete reply had so many tokens: what later ones are expected to be long.
+    pub fn replied(&self, output_tokens: u32) {
+        self.state.lock().output.observe(output_tokens);
     }
 
-    /// Held requests that may go now (none are held yet); also frees what has expired in the index. Call about once a
-    /// second.
+    /// Held requests that may go now; also frees what has expired in the index. Call about once a second.
     pub fn tick(&self, now: Moment) -> Vec<Released> {
-        self.state.lock().ledger.pass(now);
         self.index.expire(now);
-        Vec::new()
+        let state = &mut *self.state.lock();
+        state.ledger.pass(now);
+        self.release(now, state)
+    }
+
+    /// Held requests that may go now. To be called when one more is held: it may be its turn already.
+    pub fn released(&self, now: Moment) -> Vec<Released> {
+        self.release(now, &mut self.state.lock())
+    }
+
+    /// When held requests may go though nothing is heard from anybody: [`Router::released`] should be called then. `None`:
+    /// none is held.
+    pub fn next_release(&self, now: Moment) -> Option<Moment> {
+        let state = self.state.lock();
+        let overdue = state.queue.first_overdue()?;
+        Some(state.ledger.next_below(now, self.settings.queue.hold_above).map_or(overdue, |below| below.min(overdue)))
+    }
+
+    /// Takes a held request out of the queue; `false`: it is not there, because it was released or given up
+    /// before.
+    pub fn give_up(&self, ticket: Ticket) -> bool {
+        self.state.lock().queue.remove(ticket).is_some()
+    }
+
+    /// Requests held.
+    pub fn held(&self) -> usize {
+        self.state.lock().queue.len()
     }
 
     /// A target's load.
@@ -218,11 +283,21 @@ impl Router {
         self.state.lock().ledger.open_reservations()
     }
 
+    pub(crate) fn survey<'a>(&self, now: Moment, job: &Job<'a>, blocks: Blocks) -> Survey<'a> {
+        let allowed = |candidate: &&Candidate| job.pin.is_none_or(|pin| pin.allows(candidate.target));
+        let mut survey = survey(&self.index, now, job, job.candidates.iter().filter(allowed));
+        if !self.settings.track_active_blocks || blocks == Blocks::Ignored {
+            survey.contenders.iter_mut().for_each(|surveyed| surveyed.blocks = SequenceBlocks::default());
+        }
+        survey
+    }
+
     /// Tells the index what the winner is about to hold.
     ///
     /// Without events that is all it will ever know. With events the entry bridges the time until the engine says so
     /// itself: the time to live counts from the end of the queue, or a burst behind a long queue would find nothing.
-    fn expect_blocks(&self, now: Moment, choice: &Choice<'_>) -> Option<Promised> {
+    /// `wait_ms` is how long another target computes the prompt first.
+    pub(crate) fn expect_blocks(&self, now: Moment, choice: &Choice<'_>, wait_ms: f64) -> Option<Promised> {
         let Contender { surveyed, standing } = choice.winner();
         let candidate = surveyed.candidate;
         let (target, namespace) = (candidate.target, &candidate.namespace);
@@ -232,7 +307,8 @@ impl Router {
                 Some(self.index.predict(target, namespace, chain, now, self.settings.prediction_ttl))
             }
             CacheSource::Events if self.settings.speculative => {
-                let ttl = self.settings.speculative_ttl + Duration::from_secs_f64(standing.backlog_ms / 1e3);
+                let ttl =
+                    self.settings.speculative_ttl + Duration::from_secs_f64((standing.backlog_ms + wait_ms) / 1e3);
                 Some(self.index.speculate(target, namespace, chain, now, ttl))
             }
             CacheSource::Events => None,
@@ -240,21 +316,37 @@ impl Router {
     }
 }
 
+/// Whether the blocks of active sequences count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Blocks {
+    /// As configured.
+    Counted,
+    /// Not: whoever only computes prompts holds no sequence.
+    Ignored,
+}
+
 /// A choice, and what the caller knows of how it came about.
-struct Weighed<'a> {
-    choice: Choice<'a>,
-    excluded: Vec<Excluded>,
-    started_us: f64,
-    hash_us: f64,
-    lookup_us: f64,
+pub(crate) struct Weighed<'a> {
+    pub(crate) choice: Choice<'a>,
+    pub(crate) excluded: Vec<Excluded>,
+    pub(crate) started_us: f64,
+    pub(crate) hash_us: f64,
+    pub(crate) lookup_us: f64,
 }
 
 impl Weighed<'_> {
-    fn decision(self, job: &Job<'_>, kept: usize) -> Decision {
+    pub(crate) fn decision(self, split: &Split<'_>, prefill: Option<PrefillNote>, kept: usize) -> Decision {
+        let job = &split.decode;
         let Self { choice, excluded, started_us, hash_us, lookup_us } = self;
         let method = method(job, &choice);
         let decide_us = job.stopwatch.elapsed_us() - started_us - lookup_us - hash_us;
-        choice.decision(Circumstances { method, excluded, hash_us, lookup_us, decide_us }, kept)
+        let elsewhere = split.prompt(choice.winner()) == Prompt::Elsewhere;
+        let mut decision = choice.decision(Circumstances { method, excluded, hash_us, lookup_us, decide_us }, kept);
+        if elsewhere {
+            decision.reserved.prefill_tokens = 0;
+        }
+        decision.excluded.extend(job.prefill.iter().flat_map(|pool| pool.excluded).cloned());
+        Decision { prefill, ..decision }
     }
 }
 

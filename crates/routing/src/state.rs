@@ -6,20 +6,19 @@ use kv_blocks::Moment;
 use kv_index::Promised;
 
 use crate::{
-    Job, Policy, ReservationId, RoutingSettings, ScoredCounts, TargetLoad,
+    CacheSource, Job, Policy, ReservationId, RoutingSettings, ScoredCounts, TargetLoad,
     choice::Choice,
     choose::{order, pick},
     health::HealthBook,
     latency::LatencyBook,
     ledger::{Account, Ledger, Load},
+    output_length::OutputLength,
     policy::{Contender, FALLBACK, Rules, Scene, Standing},
+    pools::Prompt,
+    queue::Queue,
     rates::RateBook,
     survey::Surveyed,
 };
-
-/// What a reply is taken to be long when nobody says, and at most: limits that clients send are no forecasts.
-const EXPECTED_OUTPUT_TOKENS: u32 = 200;
-const EXPECTED_OUTPUT_MOST: u32 = 1024;
 
 /// Load, learned rates and the policies' memory.
 #[derive(Debug)]
@@ -30,6 +29,8 @@ pub(crate) struct State {
     pub(crate) health: HealthBook,
     pub(crate) rules: Rules,
     pub(crate) scored: ScoredCounts,
+    pub(crate) queue: Queue,
+    pub(crate) output: OutputLength,
 }
 
 impl State {
@@ -41,6 +42,8 @@ impl State {
             health: HealthBook::default(),
             rules: Rules::new(settings),
             scored: ScoredCounts::default(),
+            queue: Queue::default(),
+            output: OutputLength::default(),
         }
     }
 
@@ -53,7 +56,6 @@ impl State {
         settings: &RoutingSettings,
         surveyed: Vec<Surveyed<'a>>,
     ) -> Choice<'a> {
-        let output = job.expected_output_tokens.unwrap_or(EXPECTED_OUTPUT_TOKENS);
         let overlap_weight = job.overrides.overlap_weight.unwrap_or(settings.overlap_weight);
         let temperature = job.overrides.temperature.unwrap_or(settings.temperature);
         self.ledger.pass(now);
@@ -66,10 +68,19 @@ impl State {
             overlap_weight: if overlap_weight.is_finite() { overlap_weight.clamp(0.0, 100.0) } else { 1.0 },
             medium_weights: settings.medium_weights,
             prompt_tokens: job.prompt_tokens,
-            expected_output_tokens: output.clamp(1, EXPECTED_OUTPUT_MOST),
+            expected_output_tokens: self.output.expected(job.expected_output_tokens),
             contenders: surveyed
                 .into_iter()
-                .map(|surveyed| Contender { standing: self.standing(now, &surveyed, newcomer_cold_tokens), surveyed })
+                .map(|mut surveyed| {
+                    let active = self.ledger.known_blocks(surveyed.candidate.target, &surveyed.blocks);
+                    // What is predicted outlives its requests by itself.
+                    let bridged = settings.speculative && surveyed.candidate.cache == CacheSource::Events;
+                    if policy == Policy::Warm && bridged {
+                        surveyed.credit(active, job.prompt_tokens);
+                    }
+                    let standing = self.standing(now, &surveyed, active, newcomer_cold_tokens);
+                    Contender { standing, surveyed }
+                })
                 .collect(),
         };
         let ruling = policy.ruling(settings, &scene, |scene| self.rules.scored(scene));
@@ -90,7 +101,7 @@ impl State {
     }
 
     /// Counts the request's load on the winner.
-    pub(crate) fn reserve(&mut self, now: Moment, job: &Job<'_>, choice: &Choice<'_>) -> ReservationId {
+    pub(crate) fn reserve(&mut self, now: Moment, job: &Job<'_>, choice: &Choice<'_>, prompt: Prompt) -> ReservationId {
         let targets = choice.scene.contenders.iter().map(Contender::target);
         self.ledger.admit(now, targets.clone(), choice.newcomer_cold_tokens);
         self.ledger.note_backlogs(now, targets);
@@ -102,7 +113,7 @@ impl State {
         if choice.policy.asks_for_holders() && job.pin.is_none() {
             self.scored.count(choice.ruling);
         }
-        self.ledger.open(now, load(job, winner))
+        self.ledger.open(now, prompt.counted(load(job, winner)))
     }
 
     /// Frees a reservation, and notes whether the worker had the prompt; returns what the index expects because of it.
@@ -112,22 +123,20 @@ impl State {
         self.ledger.close(now, id)
     }
 
-    fn standing(&self, now: Moment, surveyed: &Surveyed<'_>, newcomer_cold_tokens: f64) -> Standing {
+    fn standing(&self, now: Moment, surveyed: &Surveyed<'_>, active: usize, newcomer_cold_tokens: f64) -> Standing {
         let target = surveyed.candidate.target;
         let account = self.ledger.account(target);
-        let known = |figure: fn(&Account, Moment) -> f64| account.map_or(0.0, |account| figure(account, now));
+        let figure = |figure: fn(&Account, Moment) -> f64| account.map_or(0.0, |account| figure(account, now));
         let load = account.map_or_else(TargetLoad::default, Account::load);
-        let new_blocks =
-            account.map_or_else(|| surveyed.blocks.count(), |account| account.new_blocks(&surveyed.blocks));
         Standing {
             load,
-            backlog_ms: known(Account::backlog_ms),
+            backlog_ms: figure(Account::backlog_ms),
             mean_backlog_ms: account.map_or(0.0, Account::mean_backlog_ms),
             decode_tokens: account.map_or(0, Account::decode_tokens),
-            work_ms: known(Account::work_ms),
+            work_ms: figure(Account::work_ms),
             cold_tokens: account.map_or(newcomer_cold_tokens, |account| account.cold_tokens(now)),
             last_dispatch: account.map_or(0, Account::last_dispatch),
-            blocks_after: load.decode_blocks + new_blocks,
+            blocks_after: load.decode_blocks + surveyed.blocks.count() - active as u64,
             rates: self.rates.of(target.worker),
             first_token_ms: self.latencies.mean_ms(now, target.worker),
             health: self.health.of(now, target.worker),
@@ -145,7 +154,7 @@ fn load(job: &Job<'_>, winner: &Contender<'_>) -> Load {
             f64::from(job.prompt_tokens.saturating_sub(surveyed.uncached_tokens)),
             f64::from(surveyed.uncached_tokens),
         ),
-        interleave_ms: standing.rates.step_ms(standing.load.decode_sequences, standing.decode_tokens),
+        interleave_ms: standing.interleave_ms(surveyed.uncached_tokens),
         blocks: surveyed.blocks.clone(),
         answer: job.answer,
     }

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use kv_blocks::{Moment, Namespace, SequenceHash, Target, Tier};
+use kv_blocks::{BlockSize, Moment, Namespace, SequenceHash, Target, Tier};
 use kv_index::{KvIndex, Overlap, TierBlocks};
 
 use crate::{Candidate, Job, Tiers, WarmTokens, ledger::SequenceBlocks};
@@ -33,6 +33,26 @@ pub(crate) struct Surveyed<'a> {
     pub(crate) chain: Option<Arc<[SequenceHash]>>,
     /// What the prompt would add to its load.
     pub(crate) blocks: SequenceBlocks,
+}
+
+impl Surveyed<'_> {
+    /// Credits the target with leading blocks of requests that it has been given and not finished: it is about to compute
+    /// them, or it uses them and cannot drop them, whatever its announcements say by now.
+    pub(crate) fn credit(&mut self, blocks: usize, prompt_tokens: u32) {
+        let size = self.candidate.namespace.block_size;
+        // No more than the blocks of the prompt.
+        let blocks = u32::try_from(blocks).unwrap_or(u32::MAX).min(self.prompt_blocks);
+        let more = blocks.saturating_sub(self.held.total());
+        self.held.speculative += more;
+        self.warm.speculative = self.warm.speculative.saturating_add(more.saturating_mul(size.tokens()));
+        self.predicted_cached_tokens = self.warm.total().min(most_cached_tokens(size, prompt_tokens));
+        self.uncached_tokens = prompt_tokens - self.predicted_cached_tokens;
+    }
+}
+
+/// An engine always computes the last prompt token: it needs the logits.
+fn most_cached_tokens(size: BlockSize, prompt_tokens: u32) -> u32 {
+    size.whole_blocks(prompt_tokens.saturating_sub(1)) * size.tokens()
 }
 
 /// All candidates with what they hold.
@@ -111,8 +131,7 @@ fn surveyed<'a>(job: &Job<'_>, candidate: &'a Candidate, group: &Group<'_>) -> S
         remote: tokens(held.remote),
         speculative: tokens(held.speculative),
     };
-    // An engine always computes the last prompt token: it needs the logits.
-    let most = size.whole_blocks(job.prompt_tokens.saturating_sub(1)) * size.tokens();
+    let most = most_cached_tokens(size, job.prompt_tokens);
     let predicted_cached_tokens = warm.total().min(most);
     let whole = size.whole_blocks(job.prompt_tokens);
     let all = u64::from(job.prompt_tokens.div_ceil(size.tokens()));
@@ -149,7 +168,7 @@ fn reused(held: TierBlocks, tiers: Tiers) -> TierBlocks {
 
 #[cfg(test)]
 mod tests {
-    use kv_blocks::{BlockSize, DpRank, Identity, WorkerId};
+    use kv_blocks::{DpRank, Identity, WorkerId};
 
     use super::*;
     use crate::{Affinity, Answer, CacheSource, NoStopwatch, Overrides};
@@ -183,8 +202,10 @@ mod tests {
             prompt_tokens: 200,
             expected_output_tokens: None,
             answer: Answer::Streamed,
+            patience: None,
             candidates: &[],
             excluded: &[],
+            prefill: None,
             random: 0,
             overrides: Overrides::default(),
             stopwatch: &NoStopwatch,

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use engine_model::{Emitted, NamedRequest, RequestId};
 use kv_blocks::Moment;
 use kv_index::{IndexSettings, KvIndex};
-use routing::{Answer, Dispatch, Job, NoStopwatch, Overrides, Plan, Router, Ticket};
+use routing::{Answer, Dispatch, Job, NoStopwatch, Overrides, Patience, Plan, Released, Router, Ticket};
 
 use crate::{
     Cell, CellReport, Trace,
@@ -25,6 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(900);
 /// How often the router is told that time passes, as `warmroute serve` does.
 const TICK: Duration = Duration::from_secs(1);
 
+/// Requests may be held as `warmroute serve` lets them by default; nobody gives up.
+const PATIENT: Patience = Patience { limit: Duration::from_secs(30), waited: Duration::ZERO, bytes: 0 };
+
 /// Keeps the numbers drawn for decisions apart from those that lose messages.
 const PURPOSE: u64 = 1;
 
@@ -43,6 +46,8 @@ enum What {
     /// An engine has to be looked at.
     Wake(usize),
     Message(Message),
+    /// Held requests may go.
+    Release,
     Tick,
 }
 
@@ -57,6 +62,8 @@ struct Run<'a> {
     requests: Vec<Outcome>,
     /// Requests that the router holds.
     held: HashMap<Ticket, usize>,
+    /// When they are looked at next.
+    release_at: Option<Moment>,
     /// Requests that have not come to their end.
     open: usize,
     /// Prompt tokens that each engine had computed when the warm-up was over.
@@ -79,6 +86,7 @@ impl<'a> Run<'a> {
             agenda: Agenda::default(),
             random: Random::new(cell.seed, PURPOSE),
             held: HashMap::new(),
+            release_at: None,
             open: requests.len(),
             computed_before: vec![0; engines.candidates.len()],
             end: requests.last().map_or(Moment::START, |last| last.arrival) + PATIENCE,
@@ -101,6 +109,7 @@ impl<'a> Run<'a> {
                 What::StepEnd(worker) => self.end_step(now, worker),
                 What::Wake(worker) => self.rouse(now, worker),
                 What::Message(message) => self.wire.deliver(&message),
+                What::Release => self.release(now),
                 What::Tick => self.tick(now),
             }
         }
@@ -125,8 +134,10 @@ impl<'a> Run<'a> {
             prompt_tokens: asked.prompt_tokens,
             expected_output_tokens: None,
             answer: Answer::Streamed,
+            patience: Some(PATIENT),
             candidates: &self.engines.candidates,
             excluded: &[],
+            prefill: None,
             random: self.random.next(),
             overrides: Overrides::default(),
             affinity: asked.affinity(),
@@ -134,17 +145,22 @@ impl<'a> Run<'a> {
             stopwatch: &NoStopwatch,
         };
         match self.router.decide(now, &job) {
-            Dispatch::Plan(plan) => self.send(now, request, &plan),
+            Dispatch::Plan(plan) => {
+                if let Some(worker) = self.send(now, request, &plan) {
+                    self.rouse(now, worker);
+                }
+            }
             Dispatch::Held(ticket) => {
                 self.requests[request].held = true;
                 self.held.insert(ticket, request);
+                self.release(now);
             }
             Dispatch::Refused(_) => self.open -= 1,
         }
     }
 
-    /// Sends a request where the router says.
-    fn send(&mut self, now: Moment, request: usize, plan: &Plan) {
+    /// Sends a request where the router says; returns the engine, which has to be roused.
+    fn send(&mut self, now: Moment, request: usize, plan: &Plan) -> Option<usize> {
         let asked = &self.trace.requests[request];
         let generation = NamedRequest {
             id: RequestId(request as u64),
@@ -157,12 +173,13 @@ impl<'a> Run<'a> {
             .worker(plan.decode.target)
             .filter(|worker| self.engines.submit(*worker, now, generation).is_ok());
         let Some(worker) = taken else {
-            self.router.failed(now, plan.reservation);
+            let released = self.router.failed(now, plan.reservation);
             self.open -= 1;
-            return;
+            self.let_go(now, released);
+            return None;
         };
         self.requests[request].placed = Some((worker, plan.reservation));
-        self.rouse(now, worker);
+        Some(worker)
     }
 
     fn rouse(&mut self, now: Moment, worker: usize) {
@@ -178,37 +195,62 @@ impl<'a> Run<'a> {
         if let Some((delay, message)) = self.wire.send(worker, self.engines.target(worker), outcome.events) {
             self.agenda.put(now + delay, What::Message(message));
         }
-        for emitted in &outcome.emitted {
-            self.token(now, emitted);
-        }
+        // Everybody's token comes before the next step begins.
+        let released = outcome.emitted.iter().flat_map(|emitted| self.token(now, emitted)).collect();
+        self.let_go(now, released);
         self.rouse(now, worker);
     }
 
     /// A token of some request.
-    fn token(&mut self, now: Moment, emitted: &Emitted) {
+    fn token(&mut self, now: Moment, emitted: &Emitted) -> Vec<Released> {
         // Ids are places in the trace.
-        let Some(outcome) = usize::try_from(emitted.id.0).ok().and_then(|place| self.requests.get_mut(place)) else {
-            return;
+        let Some((outcome, asked)) = usize::try_from(emitted.id.0)
+            .ok()
+            .and_then(|place| self.requests.get_mut(place).zip(self.trace.requests.get(place)))
+        else {
+            return Vec::new();
         };
-        let Some((_, reservation)) = outcome.placed else { return };
+        let Some((_, reservation)) = outcome.placed else { return Vec::new() };
+        let mut released = Vec::new();
         if outcome.first_token.is_none() {
             outcome.first_token = Some(now);
             outcome.cached_tokens = emitted.cached_tokens;
-            self.router.first_token(now, reservation);
+            released = self.router.first_token(now, reservation);
         }
         if emitted.finish.is_some() {
             outcome.done = Some(now);
-            self.router.done(now, reservation);
+            self.router.replied(asked.output_tokens);
+            released.extend(self.router.done(now, reservation));
             self.open -= 1;
+        }
+        released
+    }
+
+    fn release(&mut self, now: Moment) {
+        let released = self.router.released(now);
+        self.let_go(now, released);
+    }
+
+    fn let_go(&mut self, now: Moment, released: Vec<Released>) {
+        let mut engines: Vec<usize> = Vec::new();
+        for released in released {
+            if let Some(request) = self.held.remove(&released.ticket) {
+                engines.extend(self.send(now, request, &released.plan));
+            }
+        }
+        for engine in engines {
+            self.rouse(now, engine);
+        }
+        let next = self.router.next_release(now);
+        if let Some(then) = next.filter(|then| self.release_at != Some(*then)) {
+            self.release_at = Some(then);
+            self.agenda.put(then, What::Release);
         }
     }
 
     fn tick(&mut self, now: Moment) {
-        for released in self.router.tick(now) {
-            if let Some(request) = self.held.remove(&released.ticket) {
-                self.send(now, request, &released.plan);
-            }
-        }
+        let released = self.router.tick(now);
+        self.let_go(now, released);
         self.agenda.put(now + TICK, What::Tick);
     }
 

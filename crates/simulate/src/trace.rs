@@ -51,7 +51,7 @@ pub struct TraceRequest {
     /// What the prompt's blocks are called, the partial one at its end included.
     pub names: Arc<[EngineHash]>,
     /// The whole ones, as the router sees them.
-    pub blocks: PromptBlocks,
+    pub blocks: Arc<PromptBlocks>,
 }
 
 impl TraceRequest {
@@ -167,7 +167,7 @@ fn request(line: usize, text: &str, size: BlockSize, room: &mut usize) -> Result
         prompt_tokens,
         output_tokens,
         names: hashes.iter().map(|hash| EngineHash(hash.0)).collect(),
-        blocks: PromptBlocks::of_chain(SCHEME, size, hashes[..whole].into()),
+        blocks: Arc::new(PromptBlocks::of_chain(SCHEME, size, hashes[..whole].into())),
     })
 }
 

@@ -136,6 +136,9 @@ pub(crate) struct RoutingArgs {
     /// A worker whose KV cache is fuller than this share, 0.0 to 1.0, gets nothing [default: off].
     #[arg(long, value_name = "RATIO")]
     pub(crate) busy_threshold: Option<f64>,
+    /// How long a request waits while no worker can be used; 0 = it is refused at once [default: 0].
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) engine_wait_timeout_secs: Option<u64>,
 }
 
 /// Flags of the log.

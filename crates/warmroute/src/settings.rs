@@ -122,6 +122,7 @@ impl Set {
             self.one("routing.track_active_blocks", "false", "--no-track-active-blocks");
         }
         self.maybe("routing.busy_threshold", args.busy_threshold, "--busy-threshold");
+        self.maybe("queue.engine_wait_timeout_secs", args.engine_wait_timeout_secs, "--engine-wait-timeout-secs");
     }
 
     fn logging(&mut self, args: &LoggingArgs) {

@@ -10,7 +10,9 @@ use admin::{Access, AdminParts, Doctor, DryRun, Token};
 use config::{BlockHashKind, Listen, Settings};
 use doctor::{Options, Probe, Surroundings, USUAL_TIMEOUT};
 use fleet::{Fleet, FleetParts, HubCache, OnVerdict};
-use gateway::{Drained, Gateway, GatewayParts, Keys, Limits, Phase, RetryRules, Rules};
+use gateway::{
+    Connector, Disaggregation, Drained, Gateway, GatewayParts, Keys, Limits, Phase, RetryRules, Rules, Waiting,
+};
 use indexer::{Indexer, IndexerParts};
 use kv_blocks::HashScheme;
 use kv_index::{IndexSettings, KvIndex};
@@ -19,7 +21,7 @@ use parity::Book;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
 use routing::{
-    OverlapMeasure, Policy, RingSettings, Router, RoutingSettings, ScoringSettings,
+    OverlapMeasure, Policy, QueueSettings, RingSettings, Router, RoutingSettings, ScoringSettings,
     receipt::{Ring, RingLimits},
 };
 use tokio::{sync::watch, task::JoinHandle};
@@ -265,6 +267,13 @@ fn routing(settings: &Settings) -> RoutingSettings {
         speculative: routing.speculative,
         speculative_ttl: routing.speculative_ttl,
         prediction_ttl: settings.kv_events.prediction.ttl,
+        queue: QueueSettings {
+            enabled: settings.queue.enabled,
+            hold_above: settings.queue.hold_above,
+            ageing: settings.queue.ageing,
+            max_entries: settings.queue.max_entries,
+            max_bytes: settings.queue.max_bytes,
+        },
         track_active_blocks: routing.track_active_blocks,
         kept_candidates: settings.decisions.candidates,
         ..RoutingSettings::default()
@@ -329,6 +338,27 @@ fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
         busy_threshold: settings.routing.busy_threshold,
         reservation_ttl: settings.routing.reservation_ttl,
         max_prefix_bytes: settings.prefix_routing.max_prefix_length,
+        disaggregation: disaggregation(settings),
+        waiting: Waiting {
+            busy: settings.queue.enabled.then_some(settings.queue.wait),
+            nobody: settings.queue.engine_wait_timeout,
+            max_entries: settings.queue.max_entries,
+            max_bytes: settings.queue.max_bytes,
+        },
+    }
+}
+
+fn disaggregation(settings: &Settings) -> Disaggregation {
+    let policy = |word: Option<&str>| word.and_then(|word| word.parse().ok());
+    Disaggregation {
+        connector: settings.disaggregation.enabled.then_some(match settings.disaggregation.connector {
+            config::Connector::Nixl => Connector::Nixl,
+            config::Connector::Mooncake => Connector::Mooncake,
+            config::Connector::Sglang => Connector::Sglang,
+        }),
+        uncached_token_threshold: settings.disaggregation.uncached_token_threshold,
+        prefill_policy: policy(settings.routing.prefill_policy),
+        decode_policy: policy(settings.routing.decode_policy),
     }
 }
 

@@ -325,6 +325,7 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("warmroute_kv_resets", "counter", &["worker"]),
     ("warmroute_index_shed", "counter", &["reason"]),
     ("warmroute_prompt_source", "counter", &["source"]),
+    ("warmroute_prefill", "counter", &["result"]),
     ("warmroute_ttft_seconds", "histogram", &["worker"]),
     ("warmroute_stage_seconds", "histogram", &["stage"]),
     ("warmroute_decision_seconds", "histogram", &["policy"]),

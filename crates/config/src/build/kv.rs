@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroUsize, time::Duration};
 
-use super::problem_at;
+use super::{problem_at, redis::redis};
 use crate::{
     BlockHashKind, KvCacheIndex, KvEvents, Offloading, Prediction, PrefixEventSource, PrefixHashKind, Scoring, Worker,
     checked::Checked, problem::Draft,
@@ -66,11 +66,15 @@ fn scoring(section: &Checked) -> Scoring {
 }
 
 /// Entries whose problem is filed are left out.
-pub(super) fn kv_cache_index(section: &Checked, workers: &[Worker], problems: &mut Vec<Draft>) -> KvCacheIndex {
+pub(super) fn kv_cache_index(root: &Checked, workers: &[Worker], problems: &mut Vec<Draft>) -> KvCacheIndex {
+    let section = root.key("kv_cache_index");
+    let enabled = section.key("enabled").bool();
+    let chosen = enabled && section.key("backend").word() == Some("redis");
     let offloading = section.key("storage_offloading");
     let sources = section.key("event_sources").items().iter().enumerate();
     KvCacheIndex {
-        enabled: section.key("enabled").bool(),
+        enabled,
+        redis: chosen.then(|| redis(root, "kv_cache_index.backend", problems)).flatten(),
         max_entries: usize::try_from(section.key("max_entries").int())
             .ok()
             .and_then(NonZeroUsize::new)

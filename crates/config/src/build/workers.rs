@@ -1,10 +1,10 @@
 //! The entries of `workers`: their names, and what they take from other sections.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, num::NonZeroU16};
 
 use kv_blocks::{BlockSize, Role, Tier};
 
-use super::{problem_at, worker_events};
+use super::{disaggregation, problem_at, worker_events};
 use crate::{
     CheckMethod, Engine, HealthCheck, Worker, WorkerKvEvents,
     checked::{Checked, Value},
@@ -41,7 +41,8 @@ pub(super) fn workers(root: &mut Checked, problems: &mut Vec<Draft>) -> Vec<Work
         inherit(entry.key_mut("block_size"), &default_block_size);
         inherit(entry.key_mut("kv_events").key_mut("topic"), &default_topic);
         let kv_events = worker_events::kv_events(entry.key("kv_events"), entry, at, problems);
-        workers.push(worker(entry, name, url, kv_events));
+        let role = disaggregation::role(entry, &url, at, problems);
+        workers.push(worker(entry, name, url, role, kv_events));
     }
     workers
 }
@@ -58,14 +59,14 @@ fn inherit(own: &mut Checked, default: &Checked) {
     }
 }
 
-fn worker(entry: &Checked, name: String, url: String, kv_events: WorkerKvEvents) -> Worker {
+fn worker(entry: &Checked, name: String, url: String, role: Role, kv_events: WorkerKvEvents) -> Worker {
     let texts = |key: &str| entry.key(key).items().iter().filter_map(Checked::text).map(Into::into).collect();
     Worker {
         name,
         url,
         engine: entry.key("type").word().and_then(Engine::from_word),
         models: texts("models"),
-        role: Role::Unified,
+        role,
         weight: entry.key("weight").float(),
         api_key: match &entry.key("api_key").value {
             Value::Secret(secret) => Some(secret.clone()),
@@ -73,10 +74,15 @@ fn worker(entry: &Checked, name: String, url: String, kv_events: WorkerKvEvents)
         },
         block_size: entry.key("block_size").int_or_word().and_then(|tokens| BlockSize::new(tokens).ok()),
         dp_ranks: entry.key("dp_ranks").count_or_word(),
+        bootstrap_port: port(entry.key("bootstrap_port")),
         health_check: health_check(entry.key("health_check")),
         kv_events,
         allow_tiers: entry.key("allow_tiers").items().iter().filter_map(tier).collect(),
     }
+}
+
+fn port(key: &Checked) -> Option<NonZeroU16> {
+    key.int_or_word().and_then(|port| u16::try_from(port).ok()).and_then(NonZeroU16::new)
 }
 
 fn tier(word: &Checked) -> Option<Tier> {

@@ -63,11 +63,18 @@ impl Key {
     }
 }
 
-const TOP: &[Key] = &[key(
-    "engine_wait_timeout_secs",
-    "queue.engine_wait_timeout_secs",
-    Kind::Int { min: 0, max: MAX_DURATION.as_secs() },
-)];
+const TOP: &[Key] = &[
+    key(
+        "engine_wait_timeout_secs",
+        "queue.engine_wait_timeout_secs",
+        Kind::Int { min: 0, max: MAX_DURATION.as_secs() },
+    ),
+    key(
+        "pd_uncached_token_threshold",
+        "disaggregation.uncached_token_threshold",
+        Kind::Int { min: 0, max: u32::MAX as u64 },
+    ),
+];
 
 const KV_AWARE_KEYS: &[Key] = &[
     key("block_size", "models.defaults.block_size", Kind::Int { min: 1, max: 1 << 16 }).or("16"),
@@ -149,7 +156,11 @@ impl Work {
         match self.given.value(&word, &MODE) {
             Some(Value::Word("regular")) => self.pool(mode, "worker_urls", None, any_url),
             Some(Value::Word("openai")) => self.pool(mode, "worker_urls", Some(("type", "openai")), any_url),
-            Some(_) => {
+            Some(theirs) => {
+                if theirs == Value::Word("prefill_decode") {
+                    // The mode of SGLang's engines.
+                    self.set("disaggregation.connector", "sglang".to_owned(), &mode.place("type", Some(&word)));
+                }
                 self.prefill_pool(mode);
                 self.pool(mode, "decode_urls", Some(("role", "decode")), pool_url);
             }

@@ -49,6 +49,8 @@ fn kind(kind_: &Kind) -> Json {
         Kind::UrlPath => json!({"type": "string", "pattern": "^/"}),
         Kind::Endpoint => json!({"type": "string", "pattern": "^(tcp|ipc)://"}),
         Kind::Stream(schemes) => json!({"type": "string", "pattern": format!("^({})://", schemes.join("|"))}),
+        Kind::RedisUrl => json!({"type": "string", "pattern": "^rediss?://"}),
+        Kind::KeyPrefix { max } => json!({"type": "string", "minLength": 1, "maxLength": max}),
         Kind::Text | Kind::Path | Kind::WorkerUrl | Kind::Listen | Kind::Secret => json!({"type": "string"}),
         Kind::Word(choices) => json!({"enum": words(choices)}),
         Kind::WordOr(choices, other) => {

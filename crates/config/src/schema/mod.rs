@@ -8,6 +8,8 @@ mod kinds;
 mod kv;
 mod page;
 mod prefixes;
+mod queue;
+mod response_cache;
 mod table;
 
 pub use json::schema;
@@ -64,6 +66,12 @@ pub(crate) enum Kind {
     Listen,
     /// A text that is never shown.
     Secret,
+    /// Where a Redis server is; shown without its user and password.
+    RedisUrl,
+    /// A text that begins the keys of a store: no pattern, and not longer than this.
+    KeyPrefix {
+        max: usize,
+    },
     /// One of some words.
     Word(&'static [Choice]),
     /// One of some words, or a value of the kind.
@@ -161,6 +169,8 @@ impl Kind {
             Self::Stream(schemes) => format!("the place of a stream with one of the schemes {}", schemes.join(", ")),
             Self::WorkerUrl => "a URL such as http://127.0.0.1:8000".into(),
             Self::Listen => "an address such as 127.0.0.1:8080, [::1]:8080 or unix:/run/warmroute.sock".into(),
+            Self::RedisUrl => "redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE], or rediss:// if encrypted".into(),
+            Self::KeyPrefix { max } => format!("a text of 1 to {max} visible ASCII characters without * ? [ ] \\"),
             Self::Secret => "a text, best as ${NAME} of an environment variable".into(),
             Self::Word(choices) => format!("one of {}", words(choices)),
             Self::WordOr(choices, kind) => format!("{} or {}", words(choices), kind.expected()),

@@ -3,7 +3,7 @@
 use super::{
     Key, Kind, Range, key,
     kinds::{RATIO, section},
-    word, word_later,
+    word,
 };
 
 pub(super) const PREFIX_ROUTING: &[Key] = &[
@@ -43,7 +43,12 @@ pub(super) const KV_CACHE_INDEX: &[Key] = &[
         "Follow `event_sources` into the view of prefixes, which `composite` and `continuum` go by. The block index \
          (`kv_events`) does not need it.",
     ),
-    key("backend", Kind::Word(&[word("memory"), word_later("redis")]), "memory", "Where the view is kept."),
+    key(
+        "backend",
+        Kind::Word(&[word("memory"), word("redis")]),
+        "memory",
+        "Where the view is kept; `redis` = in the server of `response_cache.redis`, where routers share it.",
+    ),
     key(
         "max_entries",
         Kind::Int { min: 100, max: 10_000_000 },

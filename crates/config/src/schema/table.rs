@@ -7,6 +7,8 @@ use super::{
     },
     kv::{KV_EVENTS, WORKER_KV_EVENTS},
     prefixes::{KV_CACHE_INDEX, PREFIX_ROUTING},
+    queue::QUEUE,
+    response_cache::RESPONSE_CACHE,
     word, word_later,
 };
 
@@ -22,6 +24,8 @@ pub(crate) const ROOT: &[Key] = &[
     ),
     section("models", MODELS, "Where tokenizers and chat templates come from."),
     section("routing", ROUTING, "How a worker is chosen."),
+    section("disaggregation", DISAGGREGATION, "How prompts are computed apart from their replies."),
+    section("queue", QUEUE, "How requests wait here for a worker."),
     section("prefix_routing", PREFIX_ROUTING, "How requests are kept together by the beginning of their prompt."),
     section("kv_events", KV_EVENTS, "How KV events are followed, and what the block index may hold."),
     section(
@@ -29,6 +33,7 @@ pub(crate) const ROOT: &[Key] = &[
         KV_CACHE_INDEX,
         "Which backend has which prompt prefix, as streams that name whole prefixes say.",
     ),
+    section("response_cache", RESPONSE_CACHE, "Redis, which `kv_cache_index` uses too; the cache of replies itself."),
     section("parity", PARITY, "How far predictions may be off before a worker's events are not believed any more."),
     section("health_checks", HEALTH_CHECKS, "How workers are checked."),
     section("request", REQUEST, "Time limits of one request."),
@@ -40,18 +45,8 @@ pub(crate) const ROOT: &[Key] = &[
 ];
 
 /// Sections that are known by name only: a file that sets one is told so.
-pub(crate) const LATER_SECTIONS: &[&str] = &[
-    "discovery",
-    "response_cache",
-    "queue",
-    "cache",
-    "model_aggregation",
-    "disaggregation",
-    "replicas",
-    "tenants",
-    "tracing",
-    "compat",
-];
+pub(crate) const LATER_SECTIONS: &[&str] =
+    &["discovery", "cache", "model_aggregation", "replicas", "tenants", "tracing", "compat"];
 
 /// Other names for top-level keys.
 pub(crate) const TOP_ALIASES: &[(&str, &[&str])] =
@@ -143,9 +138,9 @@ const WORKER: &[Key] = &[
     key("models", Kind::List(&Kind::Text), "[]", "It serves only these models; empty = those it lists."),
     key(
         "role",
-        Kind::Word(&[word("unified"), word_later("prefill"), word_later("decode")]),
+        Kind::Word(&[word("unified"), word("prefill"), word("decode")]),
         "unified",
-        "Which phases it serves.",
+        "Which phases it serves: `prefill` computes prompts for others and gets no whole request.",
     ),
     key(
         "weight",
@@ -161,7 +156,12 @@ const WORKER: &[Key] = &[
         "auto",
         "Data-parallel ranks; `auto` = as found.",
     ),
-    key("bootstrap_port", PORT, "~", "Port of the prefill/decode hand-over.").later(),
+    key(
+        "bootstrap_port",
+        PORT,
+        "~",
+        "Port of a prefill worker's bootstrap server (`mooncake`, `sglang`); unset = the engine's own default.",
+    ),
     section("health_check", HEALTH_CHECK, "How it is checked, where that differs from its type."),
     section("kv_events", WORKER_KV_EVENTS, "Where its KV events come from."),
     key(
@@ -234,8 +234,13 @@ const ROUTING: &[Key] = &[
         "~",
         "How a worker is chosen when the request does not say; unset = `warm`, or `continuum` where `prefix_routing` or `kv_cache_index` is enabled.",
     ),
-    key("prefill_policy", Kind::Word(POLICIES), "~", "Policy among prefill workers.").later(),
-    key("decode_policy", Kind::Word(POLICIES), "~", "Policy among decode workers.").later(),
+    key("prefill_policy", Kind::Word(POLICIES), "~", "Policy among prefill workers; unset = `policy`."),
+    key(
+        "decode_policy",
+        Kind::Word(POLICIES),
+        "~",
+        "Policy among the workers that generate, of models with prefill or decode workers; unset = `policy`.",
+    ),
     key(
         "overlap_weight",
         Kind::Float(Range { min: 0.0, max: 100.0, open: false }),
@@ -297,6 +302,33 @@ const ROUTING: &[Key] = &[
         "What a warm block counts, by where it is.",
     ),
     key("models", Kind::Map(&Kind::Free), "{}", "Routing by model.").later(),
+];
+
+const DISAGGREGATION: &[Key] = &[
+    key(
+        "mode",
+        Kind::Word(&[word("auto"), word("off")]),
+        "auto",
+        "`auto` = requests of a model that has prefill workers are split; `off` = never, and prefill workers get nothing.",
+    ),
+    key(
+        "connector",
+        Kind::Word(&[word("nixl"), word("mooncake"), word("sglang")]),
+        "nixl",
+        "How engines hand a prompt's KV over.",
+    ),
+    key(
+        "uncached_token_threshold",
+        Kind::Int { min: 0, max: u32::MAX as u64 },
+        "0",
+        "A decode worker that lacks no more than so many tokens of a prompt computes it itself; 0 = off.",
+    ),
+    key(
+        "fallback",
+        Kind::Word(&[word("decode_only")]),
+        "decode_only",
+        "What becomes of a request whose prefill fails or has no worker: its decode worker computes the prompt.",
+    ),
 ];
 
 const POLICIES: &[Choice] = &[

@@ -2,6 +2,8 @@
 
 use std::{num::NonZeroUsize, time::Duration};
 
+use super::Redis;
+
 /// Section `kv_events`.
 #[derive(Clone, Debug)]
 pub struct KvEvents {
@@ -56,6 +58,8 @@ pub struct Prediction {
 pub struct KvCacheIndex {
     /// Whether its streams are followed.
     pub enabled: bool,
+    /// The server that it is kept in and shared through (`backend: redis`); `None` = this process's memory.
+    pub redis: Option<Redis>,
     /// Most prefixes.
     pub max_entries: NonZeroUsize,
     /// A prefix that no event confirmed for this long is forgotten.

@@ -7,6 +7,10 @@ use std::time::Duration;
 pub struct Routing {
     /// How a worker is chosen when the request does not say: one of the policies' names as the reference page has them.
     pub policy: &'static str,
+    /// The same among workers that compute prompts for others; `None` = `policy`.
+    pub prefill_policy: Option<&'static str>,
+    /// The same among workers that generate what others computed the prompt of; `None` = `policy`.
+    pub decode_policy: Option<&'static str>,
     /// Seed of the hash rings.
     pub hash_seed_of_rings: u64,
     /// Weight of cached prefixes; 0 balances load alone.

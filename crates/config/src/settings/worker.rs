@@ -1,6 +1,10 @@
 //! One worker, as configured.
 
-use std::{num::NonZeroU32, path::PathBuf, time::Duration};
+use std::{
+    num::{NonZeroU16, NonZeroU32},
+    path::PathBuf,
+    time::Duration,
+};
 
 use kv_blocks::{BlockSize, Role, Tier};
 
@@ -27,6 +31,8 @@ pub struct Worker {
     pub block_size: Option<BlockSize>,
     /// Data-parallel ranks; `None` = probed.
     pub dp_ranks: Option<NonZeroU32>,
+    /// Port of the server at which decode workers meet it; `None` = as its engine has it.
+    pub bootstrap_port: Option<NonZeroU16>,
     /// How this worker is checked, where it differs from its type.
     pub health_check: HealthCheck,
     /// Where its KV events come from.

@@ -4,8 +4,11 @@
 
 use config::{Override, Problem, Settings, Source};
 
-/// Takes `http://host:port` and gives the rest; refuses everything else.
+/// Takes `http://host:port` and gives the rest, and `unix://PATH`; refuses everything else.
 pub(crate) fn check_url(url: &str) -> Result<String, String> {
+    if let Some(path) = url.strip_prefix("unix://") {
+        return Ok(format!("unix:{path}"));
+    }
     let rest = url.strip_prefix("http://").ok_or("only http here")?;
     if rest.contains('@') { Err(format!("`{url}` names a user")) } else { Ok(rest.trim_end_matches('/').to_owned()) }
 }

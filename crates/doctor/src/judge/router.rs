@@ -25,7 +25,12 @@ pub(crate) fn router(settings: &Settings, surroundings: &Surroundings) -> Vec<Ch
     );
     findings.set("listener_exposed", listener_exposed(settings, surroundings));
     findings.set("admin_exposed", admin_exposed(settings));
-    findings.skip_rest(&["tenants_salted", "redis", "nats", "s3"], "not configured");
+    findings.skip_rest(&["tenants_salted", "nats", "s3"], "not configured");
+    let redis = match settings.kv_cache_index.redis {
+        Some(_) => "not looked at: /health of a running router says whether it is there",
+        None => "not configured",
+    };
+    findings.skip_rest(&["redis"], redis);
     findings.set("limits_fd", limits_fd(settings, surroundings));
     findings.set("timers", timers(settings));
     findings.into_checks(&ROUTER_CHECKS)

@@ -27,7 +27,19 @@ pub(crate) fn settings(device_blocks: u32) -> EngineSettings {
 }
 
 pub(crate) fn request(id: u64, prompt: &[u32], output_tokens: u32) -> Request {
-    Request { id: RequestId(id), prompt: prompt.into(), output_tokens, finish: Finish::Length, lora: None, salt: None }
+    Request {
+        id: RequestId(id),
+        prompt: prompt.into(),
+        output_tokens,
+        finish: Finish::Length,
+        lora: None,
+        salt: None,
+        transferred: false,
+    }
+}
+
+pub(crate) fn transferred(request: Request) -> Request {
+    Request { transferred: true, ..request }
 }
 
 pub(crate) fn salted(salt: &str, request: Request) -> Request {

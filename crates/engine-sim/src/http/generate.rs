@@ -17,8 +17,9 @@ use crate::{
 use super::{
     ApiError, Body, Cut, body,
     request::{self, GenerationBody, Prompts},
-    shape::{Dialect, Finished, Shape},
+    shape::{Dialect, Finished, Offer, Shape},
     stream::{BrokenEnd, EventStream, broken_body},
+    transfer::Transfer,
 };
 
 /// What the completions dialect generates when no limit is given.
@@ -79,7 +80,13 @@ async fn begin(
             "cache_salt",
         ));
     }
+    let params = body.kv_transfer_params.clone().unwrap_or_default();
+    let transfer = params.transfer(state.config.role)?;
+    let block_tokens = state.config.block_size.tokens();
+    let offers = (transfer == Transfer::Leaves)
+        .then(|| Offer { engine_id: format!("sim-{:x}-{:x}", state.config.seed, state.started_unix_s), block_tokens });
     let shape = Shape {
+        offers,
         dialect,
         id: reply_id(state, dialect, headers),
         created: state.clock.unix_s(),
@@ -99,6 +106,9 @@ async fn begin(
     }
     let mut generations = Vec::new();
     for prompt in prompts {
+        if transfer == Transfer::Arrives {
+            params.check(&prompt, block_tokens)?;
+        }
         let room = state.config.max_model_len.saturating_sub(u32::try_from(prompt.len()).unwrap_or(u32::MAX));
         let job = Job {
             max_tokens: match dialect {
@@ -110,6 +120,7 @@ async fn begin(
             lora: lora.clone(),
             salt: salt.clone(),
             rank,
+            transferred: transfer == Transfer::Arrives,
         };
         generations.push(Generation::start(state, job)?);
     }
@@ -165,6 +176,9 @@ pub(crate) async fn prompts(
     dialect: Dialect,
     body: GenerationBody,
 ) -> Result<Vec<Arc<[u32]>>, ApiError> {
+    if let Some(ids) = &body.prompt_token_ids {
+        return Ok(vec![ids.as_slice().into()]);
+    }
     let tokenised = tokio::task::spawn_blocking(move || match dialect {
         Dialect::Chat => Ok(vec![chat_ids(&state, &body)?.into()]),
         Dialect::Completions => text_ids(&state, body),

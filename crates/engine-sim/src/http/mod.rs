@@ -15,6 +15,7 @@ mod shape;
 mod sim;
 mod stream;
 mod tokenize;
+mod transfer;
 
 use std::{sync::Arc, time::Duration};
 

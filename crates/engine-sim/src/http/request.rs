@@ -7,7 +7,7 @@ use hyper::body::Incoming;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
-use super::error::ApiError;
+use super::{error::ApiError, transfer::TransferParams};
 
 /// Largest body that is read; a longer one is refused.
 const MOST_BYTES: usize = 64 << 20;
@@ -26,6 +26,9 @@ pub(crate) struct GenerationBody {
     pub(crate) stream_options: Option<StreamOptions>,
     pub(crate) ignore_eos: Option<bool>,
     pub(crate) return_token_ids: Option<bool>,
+    /// The prompt as another engine tokenised it.
+    pub(crate) prompt_token_ids: Option<Vec<u32>>,
+    pub(crate) kv_transfer_params: Option<TransferParams>,
     pub(crate) cache_salt: Option<String>,
     pub(crate) add_generation_prompt: Option<bool>,
     pub(crate) continue_final_message: Option<bool>,

@@ -3,6 +3,7 @@
 use engine_model::Finish;
 use serde_json::{Value, json};
 
+use super::transfer;
 use crate::config::UsageDetails;
 
 const FINGERPRINT: &str = "vllm-0.32.0-sim";
@@ -27,6 +28,15 @@ pub(crate) struct Shape {
     pub(crate) include_usage: bool,
     /// When usage says how much of the prompt was cached.
     pub(crate) usage_details: UsageDetails,
+    /// Whose KV the prompt's is, where another engine is to fetch it.
+    pub(crate) offers: Option<Offer>,
+}
+
+/// What an engine says of itself when it offers a prompt's KV.
+#[derive(Clone, Debug)]
+pub(crate) struct Offer {
+    pub(crate) engine_id: String,
+    pub(crate) block_tokens: u32,
 }
 
 /// One finished generation.
@@ -103,7 +113,10 @@ impl Shape {
             };
             reply["prompt_text"] = Value::Null;
         }
-        reply["kv_transfer_params"] = Value::Null;
+        reply["kv_transfer_params"] = match (generations, &self.offers) {
+            ([one], Some(offer)) => transfer::offered(&one.prompt, offer.block_tokens, &offer.engine_id),
+            _ => Value::Null,
+        };
         reply["ec_transfer_params"] = Value::Null;
         reply["metrics"] = Value::Null;
         reply

@@ -141,7 +141,7 @@ async fn the_model_list_is_the_union_over_workers_with_adapters() {
     assert_eq!(adapter.lora.as_deref(), Some("ad1"));
     assert_eq!(snapshot.model("a").unwrap().candidates.len(), 2);
     let reports = snapshot.model_reports();
-    assert_eq!(reports[0].workers, ["w1".into(), "w2".into()]);
+    assert_eq!(reports[0].workers, ["w1", "w2"].map(std::sync::Arc::<str>::from));
     assert_eq!(reports[0].block_sizes, [16]);
     running.fleet.stop().await;
 }

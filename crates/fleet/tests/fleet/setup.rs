@@ -26,6 +26,7 @@ pub(crate) fn worker(name: &str, url: &str) -> Worker {
         engine: None,
         models: Vec::new(),
         role: Role::Unified,
+        bootstrap_port: None,
         weight: 1.0,
         api_key: None,
         block_size: None,
@@ -76,6 +77,7 @@ pub(crate) fn parts(workers: Vec<Worker>) -> FleetParts {
             prediction: Prediction { ttl: Duration::from_secs(120), max_blocks: 1024, prune_target_ratio: 0.8 },
         },
         kv_cache_index: KvCacheIndex {
+            redis: None,
             enabled: false,
             max_entries: NonZeroUsize::MIN,
             entry_ttl: PATIENCE,

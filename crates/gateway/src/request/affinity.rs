@@ -5,10 +5,10 @@ use std::sync::Arc;
 use dialect::{Anchor, RequestView};
 use http::HeaderMap;
 use prefix_view::{Holder, PrefixHash, StorageTier};
-use routing::{Affinity, PrefixHolder};
+use routing::{Affinity, Policy, PrefixHolder};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::accept::Overrides;
+use super::prefill::Policies;
 use crate::Gateway;
 
 /// Headers that name a session, the first one that is there counts (contract V25).
@@ -24,15 +24,14 @@ pub(crate) struct Ties {
 
 /// Of a request with these headers and this body, of which `view` was read. Nothing is hashed for policies that do not
 /// ask.
-pub(super) fn of(
+pub(super) async fn of(
     gateway: &Gateway,
-    overrides: &Overrides,
+    policies: Policies,
     headers: &HeaderMap,
     body: &[u8],
     view: &RequestView<'_>,
 ) -> Ties {
-    let policy = gateway.router.policy(overrides.policy);
-    if !policy.is_keyed() {
+    if !policies.any(Policy::is_keyed) {
         return Ties::default();
     }
     let max_bytes = gateway.rules.max_prefix_bytes;
@@ -40,15 +39,15 @@ pub(super) fn of(
         prefix_key: Anchor::of(view).map(|anchor| anchor.key(&view.model, max_bytes)),
         session_key: Some(session_key(headers, body, view)),
     };
-    let holders = policy.asks_for_holders().then(|| prefix_holders(gateway, &keys)).flatten();
+    let holders = if policies.any(Policy::asks_for_holders) { prefix_holders(gateway, &keys).await } else { None };
     Ties { keys, holders }
 }
 
 /// Who holds the prompt's beginning; `None` where no streams of prefixes are followed.
-fn prefix_holders(gateway: &Gateway, keys: &Affinity) -> Option<Vec<PrefixHolder>> {
-    let view = gateway.fleet.prefixes()?.view();
+async fn prefix_holders(gateway: &Gateway, keys: &Affinity) -> Option<Vec<PrefixHolder>> {
+    let prefixes = gateway.fleet.prefixes()?;
     let Some(key) = keys.prefix_key else { return Some(Vec::new()) };
-    let holders = gateway.prepared.prepare(view.as_ref(), &PrefixHash::Key(key), gateway.clock.now());
+    let holders = prefixes.holders(&PrefixHash::Key(key)).await;
     let one = |holder: &Holder| PrefixHolder {
         worker: Arc::clone(&holder.backend),
         tokens: holder.tokens,

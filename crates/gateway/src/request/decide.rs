@@ -4,29 +4,34 @@ use std::sync::Arc;
 
 use dialect::{ApiError, ErrorCode};
 use fleet::{ModelView, Snapshot, Unusable, WorkerState, WorkerView};
-use kv_blocks::{DpRank, Identity, Moment, PromptBlocks};
+use kv_blocks::{DpRank, Identity, Moment};
 use routing::{
-    Answer, Candidate, Decision, Dispatch, ExcludeReason, Excluded, Job, Method, Overrides, Pin, Policy, PotentialLoad,
-    Refusal, Stopwatch,
+    Answer, Candidate, Decision, ExcludeReason, Excluded, Job, Method, Overrides, Patience, Pin, Plan, PotentialLoad,
+    PrefillLeg, PrefillPool, Refusal, Stopwatch,
 };
 
-use super::{accept, affinity::Ties, dispatch, identify::Identified};
-use crate::{Gateway, lease::Lease};
+use super::{accept, affinity::Ties, dispatch, identify::Identified, prefill::Handover};
+use crate::{
+    Gateway,
+    desk::{Decided, Waiter},
+    lease::Lease,
+};
 
 /// When to come back if all are busy: about as long as the figure they are busy by is believed.
-const BUSY_RETRY_S: u32 = 5;
+pub(super) const BUSY_RETRY_S: u32 = 5;
 
 /// What the decision needs to know of a request, gathered once and used by every attempt.
 #[derive(Debug)]
 pub(crate) struct Placement<'a> {
     pub(crate) overrides: &'a accept::Overrides,
-    pub(crate) model: &'a ModelView,
     pub(crate) prompt: &'a Identified,
     pub(crate) ties: &'a Ties,
     pub(crate) salt: Option<Arc<str>>,
     pub(crate) expected_output_tokens: Option<u32>,
     pub(crate) answer: Answer,
     pub(crate) pin: Option<Pin>,
+    /// Whether its prompt may be computed elsewhere.
+    pub(crate) handover: &'a Handover,
     /// Where it failed before.
     pub(crate) failed: &'a [Pin],
 }
@@ -36,6 +41,16 @@ pub(crate) struct Placement<'a> {
 pub(crate) struct Placed {
     pub(crate) decision: Decision,
     pub(crate) lease: Lease,
+    /// Who computes the prompt, if that is another one; its load is in the lease.
+    pub(crate) prefill: Option<PrefillLeg>,
+}
+
+/// What the router said.
+#[derive(Debug)]
+pub(crate) enum Place {
+    Found(Box<Placed>),
+    Held(Waiter),
+    Refused(Refusal),
 }
 
 /// Resolves the worker that a request is pinned to: `name` or `name/rank`. `param` is the header or field that named it.
@@ -62,33 +77,46 @@ pub(crate) fn named(snapshot: &Snapshot, asked: &str) -> Option<Pin> {
     Some(Pin { worker: worker.id, rank: Some(DpRank(rank)) })
 }
 
-/// Chooses a target and counts the load there.
-pub(crate) fn place(gateway: &Gateway, placement: &Placement<'_>) -> Result<Placed, Refusal> {
+/// Chooses a target and counts the load there. Held is only a request that has `patience`.
+pub(crate) fn place(
+    gateway: &Gateway,
+    model: &ModelView,
+    placement: &Placement<'_>,
+    patience: Option<Patience>,
+) -> Place {
     let lot = gateway.ids.draw_lot();
-    match with_job(gateway, placement, lot, |now, job| gateway.router.decide(now, job)) {
-        Dispatch::Plan(plan) => {
-            let lease = Lease::new(Arc::clone(&gateway.router), gateway.clock, plan.reservation, plan.decode.target);
-            Ok(Placed { decision: as_told(plan.decision, placement.model), lease })
-        }
-        // The router never holds yet: its queue is not built, and nobody could release the ticket.
-        Dispatch::Held(_) => {
-            Err(Refusal { policy: placement.overrides.policy.unwrap_or(Policy::Warm), excluded: Vec::new() })
-        }
-        Dispatch::Refused(refusal) => Err(refusal),
+    let decided =
+        with_job(gateway, model, placement, lot, |now, job| gateway.desk.decide(now, &Job { patience, ..*job }));
+    match decided {
+        Decided::Now(plan) => Place::Found(Box::new(placed(gateway, model, placement, *plan))),
+        Decided::Later(waiter) => Place::Held(waiter),
+        Decided::Never(refusal) => Place::Refused(refusal),
     }
 }
 
+/// The plan, with the guard that frees its load.
+pub(crate) fn placed(gateway: &Gateway, model: &ModelView, placement: &Placement<'_>, plan: Plan) -> Placed {
+    let lease = |id, target| Lease::new(Arc::clone(&gateway.desk), id, target);
+    let prefill = plan.prefill.as_ref().map(|leg| lease(leg.reservation, leg.target));
+    let lease = lease(plan.reservation, plan.decode.target).with_prefill(prefill);
+    Placed { decision: as_told(plan.decision, model, placement), lease, prefill: plan.prefill }
+}
+
 /// The decision that [`place`] would make; changes nothing.
-pub(crate) fn preview(gateway: &Gateway, placement: &Placement<'_>) -> Result<Decision, Refusal> {
+pub(crate) fn preview(gateway: &Gateway, model: &ModelView, placement: &Placement<'_>) -> Result<Decision, Refusal> {
     let lot = gateway.ids.next_lot();
-    let decision = with_job(gateway, placement, lot, |now, job| gateway.router.preview(now, job))?;
-    Ok(as_told(decision, placement.model))
+    let decision = with_job(gateway, model, placement, lot, |now, job| gateway.router.preview(now, job))?;
+    Ok(as_told(decision, model, placement))
 }
 
 /// What every eligible target would have with the request; changes nothing.
-pub(crate) fn potential_loads(gateway: &Gateway, placement: &Placement<'_>) -> Result<Vec<PotentialLoad>, Refusal> {
+pub(crate) fn potential_loads(
+    gateway: &Gateway,
+    model: &ModelView,
+    placement: &Placement<'_>,
+) -> Result<Vec<PotentialLoad>, Refusal> {
     let lot = gateway.ids.next_lot();
-    with_job(gateway, placement, lot, |now, job| gateway.router.potential_loads(now, job))
+    with_job(gateway, model, placement, lot, |now, job| gateway.router.potential_loads(now, job))
 }
 
 /// What a client is told when nobody can take its request. A busy worker is there and will have room again.
@@ -100,20 +128,32 @@ pub(crate) fn refusal_error(refusal: &Refusal) -> ApiError {
     dispatch::no_worker()
 }
 
-/// No worker is healthy, and the last good ones are asked all the same, since a probe may be wrong: the receipt says so.
-fn as_told(mut decision: Decision, model: &ModelView) -> Decision {
+/// The receipt also says what the router was not told: that no worker is healthy, and the last good ones are asked all the
+/// same, since a probe may be wrong; and why nobody was offered for the prompt.
+fn as_told(mut decision: Decision, model: &ModelView, placement: &Placement<'_>) -> Decision {
     if model.panic {
         decision.method = Method::Panic;
+    }
+    if let (Some(shown), Handover::Not(note)) = (&mut decision.prefill, placement.handover) {
+        *shown = note.clone();
     }
     decision
 }
 
 /// Puts candidates and exclusions together and lets the router look at them.
-fn with_job<T>(gateway: &Gateway, placement: &Placement<'_>, lot: u64, act: impl FnOnce(Moment, &Job<'_>) -> T) -> T {
-    let Placement { overrides, model, prompt, ties, salt, expected_output_tokens, answer, pin, failed } = placement;
-    let identity = prompt.blocks.as_ref().map_or(Identity::TextPrefix, PromptBlocks::identity);
+fn with_job<T>(
+    gateway: &Gateway,
+    model: &ModelView,
+    placement: &Placement<'_>,
+    lot: u64,
+    act: impl FnOnce(Moment, &Job<'_>) -> T,
+) -> T {
+    let Placement { overrides, prompt, ties, salt, expected_output_tokens, answer, pin, failed, .. } = placement;
+    let split = gateway.prefill.split(model).filter(|_| !matches!(placement.handover, Handover::NoPrompt));
+    let identity = prompt.blocks.as_ref().map_or(Identity::TextPrefix, |blocks| blocks.identity());
     let mut candidates = Vec::with_capacity(model.candidates.len());
     let mut excluded: Vec<Excluded> = model.unusable.iter().map(unusable).collect();
+    let (mut prefill, mut not_prefill) = (Vec::new(), Vec::new());
     for candidate in &model.candidates {
         let worker = &candidate.worker;
         let asked_for = pin.is_none_or(|pin| pin.allows(candidate.target));
@@ -123,11 +163,19 @@ fn with_job<T>(gateway: &Gateway, placement: &Placement<'_>, lot: u64, act: impl
             // One that was not asked for is left to the router to say so: that it is busy too is no reason to wait.
             (asked_for && is_busy(worker, gateway.rules.busy_threshold)).then_some(ExcludeReason::Busy)
         };
+        let out = |reason| Excluded { target: candidate.target, name: Arc::clone(&worker.name), reason };
         if let Some(reason) = reason {
-            excluded.push(Excluded { target: candidate.target, name: Arc::clone(&worker.name), reason });
+            let list = if worker.only_prefills() { &mut not_prefill } else { &mut excluded };
+            list.push(out(reason));
             continue;
         }
-        candidates.push(Candidate {
+        let pool = if worker.only_prefills() {
+            excluded.push(out(ExcludeReason::Role));
+            &mut prefill
+        } else {
+            &mut candidates
+        };
+        pool.push(Candidate {
             target: candidate.target,
             name: Arc::clone(&worker.name),
             namespace: candidate.namespace(salt.clone(), identity),
@@ -143,18 +191,32 @@ fn with_job<T>(gateway: &Gateway, placement: &Placement<'_>, lot: u64, act: impl
             health: worker.state.as_str(),
         });
     }
+    let mut pin = *pin;
+    if !matches!(placement.handover, Handover::Possible) {
+        // Whoever was asked for by name there is not asked any more; who generates was left open.
+        pin = pin.filter(|pin| !prefill.iter().any(|candidate| pin.allows(candidate.target)));
+        prefill.clear();
+    }
+    let pool = split.map(|rules| PrefillPool {
+        candidates: &prefill,
+        excluded: &not_prefill,
+        policy: rules.prefill_policy,
+        uncached_token_threshold: rules.uncached_token_threshold,
+    });
     let stopwatch = Since(gateway.clock);
     let job = Job {
-        policy: overrides.policy,
-        pin: *pin,
+        policy: overrides.policy.or_else(|| split?.decode_policy),
+        pin,
         blocks: prompt.blocks.as_ref(),
         affinity: ties.keys,
         prefix_holders: ties.holders.as_deref(),
         prompt_tokens: prompt.tokens,
         expected_output_tokens: *expected_output_tokens,
         answer: *answer,
+        patience: None,
         candidates: &candidates,
         excluded: &excluded,
+        prefill: pool,
         random: lot,
         overrides: Overrides {
             overlap_weight: overrides.overlap_weight,

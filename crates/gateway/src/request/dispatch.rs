@@ -73,17 +73,18 @@ const HELD_REPLY: usize = 1024 * 1024;
 /// Most of an error reply that is read to keep its connection.
 const ERROR_BODY: usize = 64 * 1024;
 
-/// Sends the request to `target` and waits for something to forward, until `deadline`.
+/// Sends `body` under the request's head to `target` and waits for something to forward, until `deadline`.
 pub(crate) async fn attempt(
     gateway: &Gateway,
     call: &Call,
+    body: Bytes,
     worker: &WorkerView,
     target: Target,
     deadline: Moment,
 ) -> Result<Committed, Failure> {
     let left = deadline.since(gateway.clock.now());
     tokio::select! {
-        result = tokio::time::timeout(left, within(gateway, call, worker, target)) => match result {
+        result = tokio::time::timeout(left, within(gateway, call, body, worker, target)) => match result {
             Ok(result) => result,
             Err(_) => Err(Failure::timeout(gateway.rules.timeout)),
         },
@@ -91,11 +92,17 @@ pub(crate) async fn attempt(
     }
 }
 
-async fn within(gateway: &Gateway, call: &Call, worker: &WorkerView, target: Target) -> Result<Committed, Failure> {
+async fn within(
+    gateway: &Gateway,
+    call: &Call,
+    body: Bytes,
+    worker: &WorkerView,
+    target: Target,
+) -> Result<Committed, Failure> {
     let outgoing = Outgoing {
         worker: worker.id,
         url: &worker.url,
-        request: request(call, worker, target),
+        request: request(call, body, worker, target),
         connect_timeout: gateway.rules.connect_timeout,
     };
     let Answer { response, connection } =
@@ -116,9 +123,8 @@ async fn within(gateway: &Gateway, call: &Call, worker: &WorkerView, target: Tar
     }
 }
 
-/// The client's request as the worker gets it: the same bytes under a head of our making.
-fn request(call: &Call, worker: &WorkerView, target: Target) -> Request<Full<Bytes>> {
-    let bytes = call.body.bytes().clone();
+/// The client's request as the worker gets it: its body, spliced or not, under a head of our making.
+pub(super) fn request(call: &Call, bytes: Bytes, worker: &WorkerView, target: Target) -> Request<Full<Bytes>> {
     let host = HeaderValue::try_from(worker.url.authority()).unwrap_or(HeaderValue::from_static("localhost"));
     let mut fields = headers::upstream(&call.headers, host, worker.api_key.as_ref().map(|key| key.expose()));
     fields.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
@@ -213,17 +219,17 @@ fn is_event_stream(headers: &HeaderMap) -> bool {
 
 /// A body in the making: one frame is kept as it is, several are joined.
 #[derive(Debug, Default)]
-struct Held {
+pub(super) struct Held {
     first: Bytes,
     joined: BytesMut,
 }
 
 impl Held {
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         if self.joined.is_empty() { self.first.len() } else { self.joined.len() }
     }
 
-    fn push(&mut self, data: Bytes) {
+    pub(super) fn push(&mut self, data: Bytes) {
         if self.len() == 0 {
             self.first = data;
             return;
@@ -234,13 +240,13 @@ impl Held {
         self.joined.extend_from_slice(&data);
     }
 
-    fn into_bytes(self) -> Bytes {
+    pub(super) fn into_bytes(self) -> Bytes {
         if self.joined.is_empty() { self.first } else { self.joined.freeze() }
     }
 }
 
 impl Failure {
-    fn of_send(failure: SendFailure) -> Self {
+    pub(super) fn of_send(failure: SendFailure) -> Self {
         match failure {
             SendFailure::NotSent { refused } => Self {
                 class: Some(AttemptClass::C0),
@@ -254,7 +260,7 @@ impl Failure {
         }
     }
 
-    fn no_answer() -> Self {
+    pub(super) fn no_answer() -> Self {
         Self {
             class: Some(AttemptClass::C1),
             result: AttemptResult::ResetBeforeHead,
@@ -268,7 +274,7 @@ impl Failure {
         }
     }
 
-    fn of_status(mut head: Parts, body: Bytes) -> Self {
+    pub(super) fn of_status(mut head: Parts, body: Bytes) -> Self {
         let status = head.status;
         let wait = retry_after(&head.headers);
         let reply = match status {
@@ -308,7 +314,7 @@ impl Failure {
         }
     }
 
-    fn internal(status: u16) -> Self {
+    pub(super) fn internal(status: u16) -> Self {
         Self {
             class: None,
             result: AttemptResult::Status,
@@ -324,7 +330,7 @@ impl Failure {
         }
     }
 
-    fn protocol(message: String) -> Self {
+    pub(super) fn protocol(message: String) -> Self {
         Self {
             class: None,
             result: AttemptResult::Protocol,
@@ -334,7 +340,7 @@ impl Failure {
         }
     }
 
-    fn timeout(limit: Duration) -> Self {
+    pub(super) fn timeout(limit: Duration) -> Self {
         Self {
             class: None,
             result: AttemptResult::Timeout,
@@ -348,7 +354,7 @@ impl Failure {
     }
 
     /// The time of a drain is up.
-    fn going_down() -> Self {
+    pub(super) fn going_down() -> Self {
         Self {
             class: None,
             result: AttemptResult::Timeout,

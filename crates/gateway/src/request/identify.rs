@@ -30,7 +30,7 @@ use crate::upstream::Pools;
 #[derive(Debug)]
 pub(crate) struct Identified {
     pub(crate) source: PromptSource,
-    pub(crate) blocks: Option<PromptBlocks>,
+    pub(crate) blocks: Option<Arc<PromptBlocks>>,
     pub(crate) tokens: u32,
     /// Tokens that no earlier prompt had told.
     pub(crate) new_tokens: u32,
@@ -202,7 +202,7 @@ fn by_text(scheme: HashScheme, view: &RequestView<'_>) -> Identified {
 impl Identified {
     fn of(source: PromptSource, blocks: PromptBlocks) -> Self {
         let tokens = blocks.token_count();
-        Self { source, tokens, new_tokens: tokens, blocks: Some(blocks), render_us: 0.0, tokenize_us: 0.0 }
+        Self { source, tokens, new_tokens: tokens, blocks: Some(Arc::new(blocks)), render_us: 0.0, tokenize_us: 0.0 }
     }
 
     /// Something of about this many tokens that no cache can know.

@@ -46,6 +46,15 @@ impl LookedUp {
         })
     }
 
+    /// The same look-up by a worker that computes the prompt for another one, and answers in one piece.
+    pub(super) fn of_prefill(self) -> Self {
+        let reply = match self.reply {
+            ReplyKind::Chat | ReplyKind::ChatStream => ReplyKind::Chat,
+            ReplyKind::Completion | ReplyKind::CompletionStream => ReplyKind::Completion,
+        };
+        Self { reply, ..self }
+    }
+
     /// The same request where nothing came of it that says anything.
     pub(super) fn unjudged(self, sent: Moment, until: Moment) -> Unjudged {
         Unjudged { sent, until, prompt_tokens: self.tokens }

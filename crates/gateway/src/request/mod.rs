@@ -1,7 +1,7 @@
 //! The way of a request: one function that reads as the list of stages, and one file for each.
 //!
 //! `accept` (route, limits, key, body) -> `identify` (the prompt, in tokens or as text) -> loop { `decide` (who) ->
-//! `dispatch` (one attempt) } -> `relay` (the worker's bytes) -> `settle` (one outcome, load freed, receipt).
+//! `prefill` (if another worker computes the prompt) -> `dispatch` (one attempt) } -> `relay` (the worker's bytes) -> `settle` (one outcome, load freed, receipt).
 //!
 //! **Invariant**: every request with a route ends in exactly one [`settle::Settle`] being dropped, on every path.
 
@@ -10,8 +10,10 @@ mod affinity;
 mod decide;
 mod dispatch;
 mod headers;
+mod hold;
 mod identify;
 mod looked_up;
+mod prefill;
 mod receipt;
 mod relay;
 mod reply;
@@ -34,6 +36,8 @@ use routing::{
 
 pub(crate) use dispatch::no_worker;
 pub(crate) use identify::Identify;
+pub(crate) use prefill::Prefills;
+pub use prefill::{Connector, Disaggregation};
 pub(crate) use relay::StreamLimits;
 pub(crate) use reply::ReplyBody;
 pub(crate) use settle::Won;
@@ -43,7 +47,9 @@ use self::{
     affinity::Ties,
     decide::{Placed, Placement},
     dispatch::{Content, Failure, LastWord},
+    hold::{TurnedAway, Wait},
     looked_up::LookedUp,
+    prefill::{Handover, Legs, Policies, Sent},
     receipt::About,
     relay::{Begun, Relay},
     settle::Settle,
@@ -132,9 +138,12 @@ async fn generate(gateway: &Arc<Gateway>, call: Call, dialect: Dialect, mut sett
         Ok(view) => view,
         Err(error) => return refused(settle, &ApiError::from(error)),
     };
-    let snapshot = gateway.fleet.snapshot();
-    let found = gateway.model(&snapshot, &view.model).and_then(|model| {
-        let pin = decide::pin(&snapshot, call.overrides.worker.as_deref(), "x-warmroute-worker")?;
+    if let Err(error) = prefill::transfer_fields_are_ours(&view) {
+        return refused(settle, &error);
+    }
+    let mut wait = Wait::new(call.body.bytes().len(), call.received + gateway.rules.timeout);
+    let found = hold::model(gateway, &view.model, &mut wait).await.and_then(|model| {
+        let pin = decide::pin(&gateway.fleet.snapshot(), call.overrides.worker.as_deref(), "x-warmroute-worker")?;
         Ok((model, pin))
     });
     let (model, pin) = match found {
@@ -147,17 +156,19 @@ async fn generate(gateway: &Arc<Gateway>, call: Call, dialect: Dialect, mut sett
     settle.about(about(&view, &model, call.overrides.priority, &prompt));
     settle.looked_up(LookedUp::of(dialect, &view, &prompt));
     gateway.metrics.identified(prompt.source.as_str());
+    let policies = Policies::of(gateway, &call.overrides, &model);
     let errand = Errand {
         model,
         prompt,
-        ties: affinity::of(gateway, &call.overrides, &call.headers, call.body.bytes(), &view),
+        ties: affinity::of(gateway, policies, &call.headers, call.body.bytes(), &view).await,
         salt: view.cache_salt.as_deref().map(Arc::from),
         expected_output_tokens: view.max_tokens,
         answer: if view.stream { Answer::Streamed } else { Answer::Whole },
         pin,
+        handover: Handover::of(&view),
     };
     drop(view);
-    carried(gateway, call, errand, settle).await
+    carried(gateway, call, errand, wait, settle).await
 }
 
 /// What is carried to a worker beside the client's bytes.
@@ -170,44 +181,75 @@ struct Errand {
     expected_output_tokens: Option<u32>,
     answer: Answer,
     pin: Option<Pin>,
+    handover: Handover,
 }
 
 /// The stages from the decision on.
-async fn carried(gateway: &Arc<Gateway>, call: Call, errand: Errand, mut settle: Settle) -> Response<ReplyBody> {
-    let Errand { mut model, prompt, ties, salt, expected_output_tokens, answer, pin } = errand;
+async fn carried(
+    gateway: &Arc<Gateway>,
+    call: Call,
+    errand: Errand,
+    mut wait: Wait,
+    mut settle: Settle,
+) -> Response<ReplyBody> {
+    let Errand { mut model, prompt, ties, salt, expected_output_tokens, answer, pin, mut handover } = errand;
     let deadline = call.received + gateway.rules.timeout;
     let mut tries = Tries::default();
     loop {
         let placement = Placement {
             overrides: &call.overrides,
-            model: &model,
             prompt: &prompt,
             ties: &ties,
             salt: salt.clone(),
             expected_output_tokens,
             answer,
             pin,
+            handover: &handover,
             failed: &tries.excluded,
         };
-        let Placed { decision, lease } = match decide::place(gateway, &placement) {
+        // One that is tried again has waited, and one without a prompt asks for no work worth waiting for.
+        let may_wait = tries.last.is_none() && !matches!(handover, Handover::NoPrompt);
+        let placed = hold::place(gateway, &mut model, &placement, may_wait, &mut wait).await;
+        settle.waited(wait.told());
+        let Placed { decision, lease, prefill } = match placed {
             Ok(placed) => placed,
-            Err(refusal) => {
-                let error = decide::refusal_error(&refusal);
+            Err(TurnedAway { refusal, error }) => {
                 settle.refused(refusal);
                 return last_word(settle, tries.last.map_or_else(|| LastWord::Error(error), |it| it.reply));
             }
         };
         let target = lease.target();
-        settle.placed(decision, lease);
-        let Some(worker) = model.candidates.iter().find(|candidate| candidate.target == target) else {
+        settle.placed(decision, lease, prefill.clone());
+        let found = |target| model.candidates.iter().find(|candidate| candidate.target == target);
+        let Some(worker) = found(target) else {
             return refused(settle, &dispatch::no_worker());
         };
-        let failure = match dispatch::attempt(gateway, &call, &worker.worker, target, deadline).await {
+        let legs = prefill.and_then(|leg| {
+            let (decode, prefill) = (&*worker.worker, &*found(leg.target)?.worker);
+            Some(Legs { gateway, call: &call, decode, target, prefill, leg, deadline })
+        });
+        let sent = match legs {
+            None => {
+                let body = call.body.bytes().clone();
+                Sent::Decode(Box::new(dispatch::attempt(gateway, &call, body, &worker.worker, target, deadline).await))
+            }
+            Some(legs) => prefill::send(&legs, &mut settle).await,
+        };
+        let answer = match sent {
+            Sent::Decode(answer) => *answer,
+            Sent::PrefillFailed => {
+                handover = settle.without_prefill();
+                continue;
+            }
+        };
+        let failure = match answer {
             Ok(committed) => return relayed(gateway, committed, worker.worker.id, settle),
             Err(failure) => failure,
         };
         settle.attempt_failed(&failure);
-        if !tries.again(gateway, &model, target.worker, pin.is_some(), failure, deadline).await {
+        // Who named the prefill worker left the other one open.
+        let pinned = pin.is_some_and(|pin| pin.worker == target.worker);
+        if !tries.again(gateway, &model, target.worker, pinned, failure, deadline).await {
             return last_word(settle, tries.last.map_or_else(|| LastWord::Error(dispatch::no_worker()), |it| it.reply));
         }
         // Workers may have gone or come back since: what was learned from this attempt is in the new snapshot.

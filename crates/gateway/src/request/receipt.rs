@@ -18,7 +18,7 @@ pub(crate) struct About {
 impl About {
     /// The receipt of what was decided: nothing sent yet, and nothing come of it.
     pub(crate) fn receipt(self, decided: Decided) -> Receipt {
-        let Decided { id, at_unix_ms, request_id, route, verdict, mut timing } = decided;
+        let Decided { id, at_unix_ms, request_id, route, verdict, hold, mut timing } = decided;
         timing.total = timing.accept + timing.render + timing.tokenize + timing.hash + timing.lookup + timing.decide;
         Receipt {
             id,
@@ -35,7 +35,7 @@ impl About {
             priority: self.priority,
             prompt: self.prompt,
             verdict,
-            hold: Hold::default(),
+            hold,
             attempts: Vec::new(),
             timing,
             rewrites: Vec::new(),
@@ -52,5 +52,6 @@ pub(crate) struct Decided {
     pub(crate) request_id: Arc<str>,
     pub(crate) route: &'static str,
     pub(crate) verdict: Verdict,
+    pub(crate) hold: Hold,
     pub(crate) timing: Timing,
 }

@@ -88,6 +88,9 @@ pub(crate) fn explain(fields: &mut HeaderMap, settle: &Settle) {
     insert(fields, HeaderName::from_static("x-warmroute-worker"), &won.worker);
     insert(fields, HeaderName::from_static("x-warmroute-policy"), won.policy);
     insert(fields, HeaderName::from_static("x-warmroute-decision"), &settle.id().to_string());
+    if !settle.rewrites().is_empty() {
+        insert(fields, HeaderName::from_static("x-warmroute-rewrites"), &settle.rewrites().join(","));
+    }
     fields.insert("x-warmroute-predicted-cached-tokens", HeaderValue::from(won.predicted_cached_tokens));
 }
 

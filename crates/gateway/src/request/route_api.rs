@@ -11,10 +11,10 @@ use bytes::Bytes;
 use dialect::{ApiError, ErrorCode};
 use fleet::ModelView;
 use http::{HeaderMap, Response};
-use kv_blocks::{Moment, PromptBlocks};
+use kv_blocks::Moment;
 use routing::{
     Answer, Decision, Pin,
-    receipt::{Receipt, Timing, Verdict},
+    receipt::{Hold, Receipt, Timing, Verdict},
 };
 use serde::Serialize;
 use serde_json::json;
@@ -24,9 +24,10 @@ use super::{
     about,
     accept::{Call, Overrides},
     affinity::{self, Ties},
-    decide::{self, Placed, Placement},
+    decide::{self, Place, Placed, Placement},
     dispatch,
     identify::Identified,
+    prefill::{Handover, Policies},
     receipt::Decided,
     reply::{self, ReplyBody},
 };
@@ -52,8 +53,8 @@ pub(super) async fn route(gateway: &Arc<Gateway>, call: &Call) -> Result<Respons
 pub(super) async fn potential_loads(gateway: &Arc<Gateway>, call: &Call) -> Result<Response<ReplyBody>, ApiError> {
     let asked = body::read(call.body.bytes(), &call.overrides)?;
     let asking = Asking::prepare(gateway, call.body.bytes(), &call.headers, asked, call.received).await?;
-    let loads =
-        decide::potential_loads(gateway, &asking.placement()).map_err(|refusal| decide::refusal_error(&refusal))?;
+    let loads = decide::potential_loads(gateway, &asking.model, &asking.placement())
+        .map_err(|refusal| decide::refusal_error(&refusal))?;
     let rows: Vec<_> = loads
         .iter()
         .map(|load| {
@@ -128,6 +129,7 @@ struct Asking<'a> {
     model: Arc<ModelView>,
     pin: Option<Pin>,
     exclude: Vec<Pin>,
+    handover: Handover,
     prompt: Identified,
     ties: Ties,
     salt: Option<Arc<str>>,
@@ -157,14 +159,15 @@ impl<'a> Asking<'a> {
         };
         let timing = Timing { accept, render: prompt.render_us, tokenize: prompt.tokenize_us, ..Timing::default() };
         let salt = asked.view.cache_salt.as_deref().map(Arc::from);
-        let ties = affinity::of(gateway, &asked.overrides, headers, bytes, &asked.view);
-        Ok(Self { gateway, asked, received, model, pin, exclude, prompt, ties, salt, timing })
+        let policies = Policies::of(gateway, &asked.overrides, &model);
+        let ties = affinity::of(gateway, policies, headers, bytes, &asked.view).await;
+        let handover = Handover::of(&asked.view);
+        Ok(Self { gateway, asked, received, model, pin, exclude, handover, prompt, ties, salt, timing })
     }
 
     fn placement(&self) -> Placement<'_> {
         Placement {
             overrides: &self.asked.overrides,
-            model: &self.model,
             prompt: &self.prompt,
             ties: &self.ties,
             salt: self.salt.clone(),
@@ -172,14 +175,15 @@ impl<'a> Asking<'a> {
             // Whoever sends it says when the prompt is computed.
             answer: Answer::Elsewhere,
             pin: self.pin,
+            handover: &self.handover,
             failed: &self.exclude,
         }
     }
 
     /// The decision without its consequences; not kept among the receipts, which are about requests that were sent.
     fn dry_run(&self, request_id: Arc<str>) -> Result<Receipt, ApiError> {
-        let decision =
-            decide::preview(self.gateway, &self.placement()).map_err(|refusal| decide::refusal_error(&refusal))?;
+        let decision = decide::preview(self.gateway, &self.model, &self.placement())
+            .map_err(|refusal| decide::refusal_error(&refusal))?;
         Ok(self.receipt(decision, request_id, true))
     }
 
@@ -188,8 +192,13 @@ impl<'a> Asking<'a> {
         let gateway = self.gateway;
         let now = gateway.clock.now();
         let receipt = gateway.reservations.hold(id, self.most_blocks(), now, &gateway.ring, || {
-            let Placed { decision, lease } =
-                decide::place(gateway, &self.placement()).map_err(|refusal| decide::refusal_error(&refusal))?;
+            let Placed { decision, lease, prefill: _ } =
+                match decide::place(gateway, &self.model, &self.placement(), None) {
+                    Place::Found(placed) => *placed,
+                    Place::Refused(refusal) => return Err(decide::refusal_error(&refusal)),
+                    // Without patience nothing is held.
+                    Place::Held(_) => return Err(dispatch::no_worker()),
+                };
             let worker = self.model.candidates.iter().find(|candidate| candidate.target == lease.target());
             let worker = &worker.ok_or_else(dispatch::no_worker)?.worker;
             gateway.metrics.identified(self.prompt.source.as_str());
@@ -206,7 +215,7 @@ impl<'a> Asking<'a> {
     /// Blocks of the prompt, wherever it goes.
     fn most_blocks(&self) -> u64 {
         let smallest = self.model.candidates.iter().map(|candidate| candidate.block_size()).min();
-        let tokens = self.prompt.blocks.as_ref().map_or(0, PromptBlocks::token_count);
+        let tokens = self.prompt.blocks.as_ref().map_or(0, |blocks| blocks.token_count());
         smallest.map_or(0, |size| size.whole_blocks(tokens).into())
     }
 
@@ -220,6 +229,7 @@ impl<'a> Asking<'a> {
             request_id,
             route: ROUTE,
             verdict: Verdict::Decided(Box::new(decision)),
+            hold: Hold::default(),
             timing,
         };
         let about = about(&self.asked.view, &self.model, self.asked.overrides.priority, &self.prompt);

@@ -4,6 +4,8 @@
 //! ends the request ends the `Settle`: dropping it frees the load, counts one outcome and completes the receipt. A
 //! request whose end nobody announced is one whose client left.
 
+mod prefill;
+
 use std::sync::Arc;
 
 use dialect::{ApiError, Chunk, ErrorCode, Usage};
@@ -11,8 +13,8 @@ use fleet::FailureKind;
 use kv_blocks::{Moment, Target};
 use parity::Basis;
 use routing::{
-    CacheSource, Decision, Refusal,
-    receipt::{Attempt, AttemptClass, AttemptResult, DecisionId, Outcome, OutcomeKind, Receipt, Timing, Verdict},
+    CacheSource, Decision, PrefillLeg, PrefillNote, Refusal,
+    receipt::{Attempt, AttemptClass, AttemptResult, DecisionId, Hold, Outcome, OutcomeKind, Receipt, Timing, Verdict},
 };
 
 use super::{
@@ -36,9 +38,15 @@ pub(crate) struct Settle {
     verdict: Option<Verdict>,
     won: Option<Won>,
     lease: Option<Lease>,
+    /// What became of the prefill, where one was thought of.
+    prefill: Option<PrefillNote>,
+    /// The prefill under way, and since when.
+    leg: Option<(PrefillLeg, Moment)>,
+    rewrites: Vec<&'static str>,
     attempts: Vec<Attempt>,
     open: Option<OpenAttempt>,
     timing: Timing,
+    hold: Hold,
     published: bool,
     status: Option<u16>,
     first_token: Option<Moment>,
@@ -82,9 +90,13 @@ impl Settle {
             verdict: None,
             won: None,
             lease: None,
+            prefill: None,
+            leg: None,
+            rewrites: Vec::new(),
             attempts: Vec::new(),
             open: None,
             timing: Timing::default(),
+            hold: Hold::default(),
             published: false,
             status: None,
             first_token: None,
@@ -123,8 +135,8 @@ impl Settle {
         self.looked_up = Some(looked_up);
     }
 
-    /// A decision was made; the load it counted is ours to free.
-    pub(crate) fn placed(&mut self, decision: Decision, lease: Lease) {
+    /// A decision was made; the load it counted is ours to free. `leg`: another worker computes the prompt.
+    pub(crate) fn placed(&mut self, decision: Decision, lease: Lease, leg: Option<PrefillLeg>) {
         let policy = decision.policy.as_str();
         self.gateway.metrics.decided(
             policy,
@@ -148,8 +160,16 @@ impl Settle {
             target,
             sent: now,
         });
+        self.prefill.clone_from(&decision.prefill);
         self.verdict = Some(Verdict::Decided(Box::new(decision)));
         self.lease = Some(lease);
+        self.rewrites.clear();
+        self.prefill_begins(leg);
+    }
+
+    /// The request waited for its decision.
+    pub(crate) fn waited(&mut self, hold: Hold) {
+        self.hold = hold;
     }
 
     /// Nobody can take the request. An earlier decision stays what the receipt shows.
@@ -267,23 +287,32 @@ impl Settle {
     fn publish(&mut self, outcome: Option<Outcome>) {
         if std::mem::replace(&mut self.published, true) {
             let attempts = std::mem::take(&mut self.attempts);
+            let prefill = self.prefill.take();
             self.gateway.ring.update(self.id, |receipt| {
                 receipt.attempts = attempts;
+                if let Verdict::Decided(decision) = &mut receipt.verdict {
+                    decision.prefill = prefill;
+                }
                 receipt.outcome = outcome;
             });
             return;
         }
         // A request that never came to a decision has nothing to explain.
-        let (Some(about), Some(verdict)) = (self.about.take(), self.verdict.take()) else { return };
+        let (Some(about), Some(mut verdict)) = (self.about.take(), self.verdict.take()) else { return };
+        if let Verdict::Decided(decision) = &mut verdict {
+            decision.prefill.clone_from(&self.prefill);
+        }
         let decided = Decided {
             id: self.id,
             at_unix_ms: self.gateway.clock.unix_ms(),
             request_id: Arc::clone(&self.request_id),
             route: self.route.path,
             verdict,
+            hold: self.hold,
             timing: self.timing,
         };
-        self.gateway.ring.push(Receipt { attempts: self.attempts.clone(), outcome, ..about.receipt(decided) });
+        let (attempts, rewrites) = (self.attempts.clone(), self.rewrites.clone());
+        self.gateway.ring.push(Receipt { attempts, rewrites, outcome, ..about.receipt(decided) });
     }
 
     /// The engine may have looked the prompt up, and what came of it says nothing.
@@ -297,7 +326,9 @@ impl Settle {
     /// they are known.
     fn judge(&self, kind: OutcomeKind) -> Option<Option<u32>> {
         let won = self.won.as_ref()?;
-        let sample = self.looked_up.filter(|_| kind == OutcomeKind::Ok).and_then(|it| it.sample(won, self.usage));
+        // Of a prompt that was handed over the worker's own cache had no say.
+        let own = kind == OutcomeKind::Ok && !self.is_handed_over();
+        let sample = self.looked_up.filter(|_| own).and_then(|it| it.sample(won, self.usage));
         // Attempts that failed have been handed in already.
         if sample.is_none() && self.attempts.last().is_some_and(|last| last.result == AttemptResult::Ok) {
             self.unjudged(won.target, won.sent);
@@ -343,9 +374,12 @@ impl Drop for Settle {
             ttft: self.first_token.map(|at| at.since(self.received)),
             timing: self.won.is_some().then_some(&self.timing),
             won: self.won.as_ref(),
-            usage: self.usage,
+            usage: self.own_usage(),
             judged,
         });
+        if let Some(note) = &self.prefill {
+            self.gateway.metrics.prefilled(note);
+        }
         if self.gateway.limits.log_requests {
             tracing::info!(
                 request_id = %self.request_id,

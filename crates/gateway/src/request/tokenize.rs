@@ -19,7 +19,9 @@ use super::{
     accept::Call,
     affinity::Ties,
     carried, decide,
+    hold::Wait,
     identify::{Identified, cost_of, cost_of_objects, text_of},
+    prefill::Handover,
     refused,
     reply::{self, ReplyBody},
     settle::Settle,
@@ -157,9 +159,19 @@ async fn forwarded(
     let view = dialect::RequestView { model: (&*model.id).into(), ..dialect::RequestView::default() };
     settle.about(about(&view, &model, call.overrides.priority, &prompt));
     let answer = Answer::Whole;
-    let errand =
-        Errand { model, prompt, ties: Ties::default(), salt: None, expected_output_tokens: Some(0), answer, pin };
-    carried(gateway, call, errand, settle).await
+    let errand = Errand {
+        model,
+        prompt,
+        ties: Ties::default(),
+        salt: None,
+        expected_output_tokens: Some(0),
+        answer,
+        pin,
+        handover: Handover::NoPrompt,
+    };
+    // It asks for no work worth waiting for.
+    let wait = Wait::new(0, call.received + gateway.rules.timeout);
+    carried(gateway, call, errand, wait, settle).await
 }
 
 #[derive(Serialize)]

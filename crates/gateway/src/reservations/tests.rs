@@ -41,7 +41,11 @@ impl Desk {
 
     fn place(&self, now: Moment) -> Held {
         let Dispatch::Plan(plan) = self.router.decide(now, &job(&[candidate()])) else { panic!("one is free") };
-        let lease = Lease::new(Arc::clone(&self.router), Clock::system(), plan.reservation, plan.decode.target);
+        let lease = Lease::new(
+            Arc::new(crate::desk::Desk::new(Arc::clone(&self.router), Clock::system())),
+            plan.reservation,
+            plan.decode.target,
+        );
         Held::new(lease, &worker(), DecisionId(1), now, now)
     }
 
@@ -92,6 +96,7 @@ fn worker() -> WorkerView {
         loras: Vec::new(),
         namespace_model: None,
         role: Role::Unified,
+        bootstrap_port: None,
         weight: 1.0,
         block_size: BlockSize::new(16).expect("a size"),
         block_size_known: true,
@@ -115,8 +120,10 @@ fn job(candidates: &[Candidate]) -> Job<'_> {
         prompt_tokens: 100,
         expected_output_tokens: None,
         answer: Answer::Elsewhere,
+        patience: None,
         candidates,
         excluded: &[],
+        prefill: None,
         random: 1,
         overrides: routing::Overrides::default(),
         stopwatch: &NoStopwatch,

@@ -9,4 +9,4 @@ mod send;
 
 pub(crate) use connection::Connection;
 pub(crate) use pool::Pools;
-pub(crate) use send::{Answer, Outgoing, SendFailure};
+pub(crate) use send::{Answer, Outgoing, SendFailure, ask_once};

@@ -7,7 +7,7 @@ use http::{Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use kv_blocks::WorkerId;
-use net::{Clock, WorkerUrl};
+use net::{Address, Clock, WorkerUrl};
 
 use super::{Connection, Pools};
 
@@ -56,14 +56,27 @@ impl Pools {
                 },
             }
         }
-        let mut connection = open(url, connect_timeout).await?;
-        match connection.sender().try_send_request(request).await {
-            Ok(response) => Ok(Answer { response, connection }),
-            Err(mut failed) => Err(match failed.take_message() {
-                Some(_) => SendFailure::NotSent { refused: false },
-                None => no_head(failed.error()),
-            }),
-        }
+        send_on(open(&url.address(), connect_timeout).await?, request).await
+    }
+}
+
+/// Asks a server beside the workers one thing, on a connection that nobody uses again.
+pub(crate) async fn ask_once(
+    address: &Address,
+    request: Request<Full<Bytes>>,
+    connect_timeout: Duration,
+) -> Result<Answer, SendFailure> {
+    send_on(open(address, connect_timeout).await?, request).await
+}
+
+/// Sends the first request of a connection.
+async fn send_on(mut connection: Connection, request: Request<Full<Bytes>>) -> Result<Answer, SendFailure> {
+    match connection.sender().try_send_request(request).await {
+        Ok(response) => Ok(Answer { response, connection }),
+        Err(mut failed) => Err(match failed.take_message() {
+            Some(_) => SendFailure::NotSent { refused: false },
+            None => no_head(failed.error()),
+        }),
     }
 }
 
@@ -72,8 +85,8 @@ fn no_head(error: &hyper::Error) -> SendFailure {
     if error.is_parse() || error.is_parse_too_large() { SendFailure::Protocol } else { SendFailure::NoHead }
 }
 
-async fn open(url: &WorkerUrl, timeout: Duration) -> Result<Connection, SendFailure> {
-    let stream = net::connect(&url.address(), timeout).await.map_err(|error| SendFailure::NotSent {
+async fn open(address: &Address, timeout: Duration) -> Result<Connection, SendFailure> {
+    let stream = net::connect(address, timeout).await.map_err(|error| SendFailure::NotSent {
         refused: error.kind() == std::io::ErrorKind::ConnectionRefused || error.kind() == std::io::ErrorKind::NotFound,
     })?;
     Connection::handshake(stream).await.map_err(|_| SendFailure::NotSent { refused: false })

@@ -88,12 +88,15 @@ impl Entry {
         self.holdings.iter().any(|holding| horizon.is_past(holding))
     }
 
+    /// What is not over.
+    pub(super) fn counting(&self, horizon: Horizon) -> impl Iterator<Item = &Holding> {
+        self.holdings.iter().filter(move |holding| !horizon.is_past(holding))
+    }
+
     /// Who holds it, in no order.
     pub(super) fn holders(&self, now: Stamp, horizon: Horizon) -> Vec<Holder> {
         let holders: Vec<Holder> = self
-            .holdings
-            .iter()
-            .filter(|holding| !horizon.is_past(holding))
+            .counting(horizon)
             .map(|Holding { backend, tokens, tier, .. }| Holder {
                 backend: Arc::clone(backend),
                 tokens: *tokens,

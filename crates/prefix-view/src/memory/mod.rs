@@ -2,6 +2,7 @@
 
 mod entry;
 mod evict;
+mod held;
 mod ledger;
 mod table;
 
@@ -22,6 +23,8 @@ use crate::{
     Cleared, Holder, PrefixEvent, PrefixHash, PrefixIndex, Recorded, StorageTier, Unavailable, ViewSettings, ViewStats,
     tiers::Effect,
 };
+
+pub use self::held::Held;
 
 /// The view in this process's memory; it is always available.
 ///

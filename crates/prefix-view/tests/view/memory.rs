@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use contract_id::contract;
 use prefix_view::{
-    BackendStats, Cleared, EventKind::*, MemoryPrefixIndex, Offloading, PrefixIndex, Recorded, StorageTier::*,
+    BackendStats, Cleared, EventKind::*, Held, MemoryPrefixIndex, Offloading, PrefixIndex, Recorded, StorageTier::*,
 };
 
 use crate::{BOTH_TIERS, TTL_S, created, event, holders, prefix, record, room_for, second, settings};
@@ -191,4 +191,28 @@ fn backends_beyond_the_bound_are_ignored_and_counted() {
     assert_eq!((index.stats().entries, index.stats().ignored_events), (1024, 1));
     index.remove_backend("w0").unwrap();
     created(&index, "one-more", 1, 64, second(1));
+}
+
+#[test]
+fn everything_that_is_held_can_be_gone_through_part_by_part() {
+    let index = room_for(100_000);
+    for number in 0..500 {
+        created(&index, "w1", number, 64, second(1));
+        created(&index, "w2", number, 96, second(100));
+    }
+    created(&index, "w1", 500, 64, second(1));
+    let all = |now| -> Vec<Held> { (0..index.parts()).flat_map(|part| index.held(part, now)).collect() };
+    let held = all(second(200));
+    assert_eq!(held.len(), 501);
+    for held in held {
+        let names: Vec<&str> = held.holders.iter().map(|holder| &*holder.backend).collect();
+        let both = held.prefix != prefix(500);
+        assert_eq!(names, if both { vec!["w2", "w1"] } else { vec!["w1"] }, "best first");
+        assert_eq!(held.left.as_secs(), if both { 500 } else { 401 }, "as long as the last of them");
+    }
+    // What is over is not held, whether it was swept or not.
+    let held = all(second(601));
+    assert_eq!((held.len(), held[0].holders.len()), (500, 1));
+    assert_eq!(all(second(700)), []);
+    assert_eq!((index.held(index.parts(), second(1)), index.stats().queries), (Vec::new(), 0));
 }

@@ -108,3 +108,23 @@ fn a_view_that_does_not_answer_knows_nobody_and_is_not_asked_at_every_request() 
     created(&index, "w1", 1, 640, ms(0));
     assert_eq!(prepared.prepare(&index, &prefix(1), ms(100)).len(), 1);
 }
+
+#[test]
+#[contract("CK63")]
+fn an_answer_that_was_waited_for_stands_as_long_as_any_other() {
+    let (index, prepared) = (room_for(100), PreparedQueries::default());
+    assert_eq!(prepared.standing(&prefix(1), ms(1_000)), None);
+    let holder = Holder { backend: Arc::from("w1"), tokens: 64, tier: prefix_view::StorageTier::GpuHot };
+    prepared.keep(&prefix(1), [holder].into(), ms(1_000));
+    for later in [1_000, 1_099] {
+        assert_eq!(prepared.standing(&prefix(1), ms(later)).map(|holders| holders.len()), Some(1));
+        assert_eq!(prepared.prepare(&index, &prefix(1), ms(later)).len(), 1);
+    }
+    assert_eq!(prepared.standing(&prefix(1), ms(1_100)), None);
+    assert_eq!(index.stats().queries, 0);
+    // However many there are, they are bounded.
+    for number in 0..20_000 {
+        prepared.keep(&prefix(number), Arc::default(), ms(2_000));
+        assert!(prepared.standing(&prefix(number), ms(2_000)).is_some());
+    }
+}

@@ -264,7 +264,8 @@ pub(crate) struct Scene<'a> {
     pub(crate) overlap_weight: f64,
     pub(crate) medium_weights: MediumWeights,
     pub(crate) prompt_tokens: u32,
-    pub(crate) expected_output_tokens: u32,
+    /// At least 1.
+    pub(crate) expected_output_tokens: f64,
     /// Never empty.
     pub(crate) contenders: Vec<Contender<'a>>,
 }
@@ -315,6 +316,17 @@ pub(crate) struct Standing {
     pub(crate) first_token_ms: Option<f64>,
     /// Share of its worker's requests of the last minute that it took.
     pub(crate) health: f64,
+}
+
+/// Tokens that engines mix into one step.
+const STEP_TOKENS: u32 = 8192;
+
+impl Standing {
+    /// Time that the sequences generating there take from a prefill of so many tokens, step by step.
+    pub(crate) fn interleave_ms(&self, uncached_tokens: u32) -> f64 {
+        let step_ms = self.rates.step_ms(self.load.decode_sequences, self.decode_tokens);
+        f64::from(uncached_tokens.div_ceil(STEP_TOKENS)) * step_ms
+    }
 }
 
 /// What a policy thinks of one candidate.

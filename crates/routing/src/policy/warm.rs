@@ -63,8 +63,6 @@ const HELD_FREELY: f64 = 64.0;
 const HELD_OVER_MEAN: f64 = 1.5;
 /// How fast that grows: at a quarter above the bound it outweighs computing the prompt anew elsewhere.
 const HELD_GAIN: f64 = 4.0;
-/// Tokens that engines mix into one step.
-const STEP_TOKENS: u32 = 8192;
 /// Time to bring a token up from a tier, as a share of the time to compute it.
 const RELOAD_HOST: f64 = 0.05;
 const RELOAD_DISK: f64 = 0.4;
@@ -116,7 +114,7 @@ fn price(scene: &Scene<'_>, contender: &Contender<'_>, fleet: &Fleet) -> Price {
     let (surveyed, standing) = (&contender.surveyed, &contender.standing);
     let (rates, load) = (&standing.rates, &standing.load);
     let prompt = f64::from(scene.prompt_tokens);
-    let output = f64::from(scene.expected_output_tokens);
+    let output = scene.expected_output_tokens;
 
     let uncached = f64::from(surveyed.uncached_tokens);
     let prefill = rates.prefill_ms((prompt - uncached).max(0.0), uncached);
@@ -128,7 +126,7 @@ fn price(scene: &Scene<'_>, contender: &Contender<'_>, fleet: &Fleet) -> Price {
             + RELOAD_REMOTE * f64::from(warm.remote),
     );
     let step = rates.step_ms(load.decode_sequences, standing.decode_tokens);
-    let interleave = f64::from(surveyed.uncached_tokens.div_ceil(STEP_TOKENS)) * step;
+    let interleave = standing.interleave_ms(surveyed.uncached_tokens);
     let ttft = rates.overhead_ms + standing.backlog_ms + prefill + reload + interleave;
 
     let others = fleet.others * prefill;

@@ -10,7 +10,7 @@ use serde::{
 use time::{OffsetDateTime, macros::format_description};
 
 use super::{Attempt, AttemptClass, Outcome, Receipt, Timing};
-use crate::{CostUnit, Decision, Excluded, Scored, Terms};
+use crate::{CostUnit, Decision, Excluded, PrefillNote, PrefillSkip, Scored, Terms};
 
 impl Serialize for Receipt {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -46,7 +46,7 @@ impl Serialize for Receipt {
             winner: decision.map(|decision| TargetShape::of(decision.winner, Some(&decision.winner_name))),
             runner_up: decision.and_then(runner_up),
             regret_ms: decision.and_then(|decision| decision.regret_ms),
-            prefill: None,
+            prefill: decision.and_then(|decision| decision.prefill.as_ref()).map(PrefillShape::of),
             hold: HoldShape { held_ms: self.hold.held_ms, reason: self.hold.reason },
             reserved: ReservedShape { prefill_tokens: reserved.prefill_tokens, decode_blocks: reserved.decode_blocks },
             attempts: self.attempts.iter().map(AttemptShape::of).collect(),
@@ -82,8 +82,7 @@ struct Shape<'a> {
     winner: Option<TargetShape<'a>>,
     runner_up: Option<TargetShape<'a>>,
     regret_ms: Option<f64>,
-    /// A second target computes no prompt yet.
-    prefill: Option<()>,
+    prefill: Option<PrefillShape<'a>>,
     hold: HoldShape,
     reserved: ReservedShape,
     attempts: Vec<AttemptShape<'a>>,
@@ -215,6 +214,25 @@ impl<'a> ExcludedShape<'a> {
 }
 
 #[derive(Serialize)]
+struct PrefillShape<'a> {
+    target: Option<TargetShape<'a>>,
+    skipped: bool,
+    reason: Option<&'static str>,
+    ms: Option<f64>,
+}
+
+impl<'a> PrefillShape<'a> {
+    fn of(note: &'a PrefillNote) -> Self {
+        Self {
+            target: note.target.as_ref().map(|(target, name)| TargetShape::of(*target, Some(name))),
+            skipped: note.skipped.is_some(),
+            reason: note.skipped.map(PrefillSkip::as_str),
+            ms: note.ms,
+        }
+    }
+}
+
+#[derive(Serialize)]
 struct HoldShape {
     held_ms: f64,
     reason: Option<&'static str>,
@@ -279,7 +297,9 @@ struct OutcomeShape<'a> {
 
 impl<'a> OutcomeShape<'a> {
     fn of(outcome: &'a Outcome, decision: Option<&Decision>) -> Self {
-        let predicted = decision.map(|decision| i64::from(decision.predicted_cached_tokens));
+        // The prediction is of the worker's own cache, and what it counts as cached came from another one.
+        let own = |decision: &&Decision| decision.prefill.as_ref().is_none_or(|note| note.skipped.is_some());
+        let predicted = decision.filter(own).map(|decision| i64::from(decision.predicted_cached_tokens));
         Self {
             kind: outcome.kind.as_str(),
             status: outcome.status,

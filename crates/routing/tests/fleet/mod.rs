@@ -10,8 +10,8 @@ use kv_blocks::{
 };
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
-    Affinity, Answer, CacheSource, Candidate, Decision, Dispatch, Excluded, Job, NoStopwatch, Overrides, Pin, Plan,
-    Policy, PotentialLoad, PrefixHolder, Refusal, Router, RoutingSettings, Tiers,
+    Affinity, Answer, CacheSource, Candidate, Decision, Dispatch, Excluded, Job, NoStopwatch, Overrides, Patience, Pin,
+    Plan, Policy, PotentialLoad, PrefillPool, PrefixHolder, Refusal, Router, RoutingSettings, Tiers,
 };
 
 pub(crate) const BLOCK: u32 = 16;
@@ -61,6 +61,7 @@ pub(crate) struct Ask {
     pub(crate) random: u64,
     pub(crate) output: Option<u32>,
     pub(crate) answer: Answer,
+    pub(crate) patience: Option<Patience>,
     pub(crate) affinity: Affinity,
     pub(crate) prefix_holders: Option<Vec<PrefixHolder>>,
 }
@@ -74,6 +75,7 @@ pub(crate) fn ask(tokens: Vec<u32>) -> Ask {
         random: 1,
         output: None,
         answer: Answer::Streamed,
+        patience: None,
         affinity: Affinity::default(),
         prefix_holders: None,
     }
@@ -115,11 +117,33 @@ impl Dice {
     }
 }
 
+/// A pool of prefill workers.
+#[derive(Default)]
+pub(crate) struct Pool {
+    pub(crate) candidates: Vec<Candidate>,
+    pub(crate) excluded: Vec<Excluded>,
+    pub(crate) policy: Option<Policy>,
+    pub(crate) threshold: u32,
+}
+
+impl Pool {
+    fn as_asked(&self) -> PrefillPool<'_> {
+        PrefillPool {
+            candidates: &self.candidates,
+            excluded: &self.excluded,
+            policy: self.policy,
+            uncached_token_threshold: self.threshold,
+        }
+    }
+}
+
 pub(crate) struct Fleet {
     pub(crate) router: Router,
     pub(crate) index: Arc<KvIndex>,
     pub(crate) candidates: Vec<Candidate>,
     pub(crate) excluded: Vec<Excluded>,
+    /// Who computes prompts for them.
+    pub(crate) pool: Option<Pool>,
     pub(crate) stored: std::cell::Cell<u64>,
 }
 
@@ -135,6 +159,7 @@ impl Fleet {
             index,
             candidates: (1..=workers).map(candidate).collect(),
             excluded: Vec::new(),
+            pool: None,
             stored: std::cell::Cell::new(0),
         }
     }
@@ -174,7 +199,7 @@ impl Fleet {
     }
 
     fn with_job<T>(&self, ask: &Ask, act: impl FnOnce(&Job<'_>) -> T) -> T {
-        let blocks = PromptBlocks::of_tokens(HashScheme::default(), ask.tokens.clone().into());
+        let blocks = Arc::new(PromptBlocks::of_tokens(HashScheme::default(), ask.tokens.clone().into()));
         act(&Job {
             policy: ask.policy,
             pin: ask.pin,
@@ -184,8 +209,10 @@ impl Fleet {
             prompt_tokens: blocks.token_count(),
             expected_output_tokens: ask.output,
             answer: ask.answer,
+            patience: ask.patience,
             candidates: &self.candidates,
             excluded: &self.excluded,
+            prefill: self.pool.as_ref().map(Pool::as_asked),
             random: ask.random,
             overrides: ask.overrides,
             stopwatch: &NoStopwatch,

@@ -311,6 +311,8 @@ fn side_route(head: &[u8]) -> Vec<u8> {
             let list = r#"{"object":"list","data":[{"id":"m","object":"model","created":1,"owned_by":"t"}]}"#;
             json_reply("200 OK", "", list)
         }
+        // As a bootstrap server of Mooncake's, which names the engines behind it.
+        "/query" => json_reply("200 OK", "", r#"{"0":{"engine_id":"engine-0","worker_addr":{}}}"#),
         _ => json_reply("404 Not Found", "", "{}"),
     }
 }

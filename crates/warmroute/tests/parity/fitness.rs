@@ -79,11 +79,10 @@ fn requests_that_cannot_be_held_against_a_prediction_are_not_judged() {
     scripted.ask(&json!({"prompt": "some text that no tokenizer is known for"}));
     scripted.ask(&json!({"n": 2}));
     scripted.ask(&json!({"prompt": ["one", "two"]}));
-    // Cut off in front by the engine; computed without a look at its cache; with KV from elsewhere.
+    // Cut off in front by the engine; computed without a look at its cache.
     scripted.ask(&json!({"truncate_prompt_tokens": 32}));
     scripted.ask(&json!({"prompt_logprobs": 1}));
     scripted.ask(&json!({"echo": true, "logprobs": 1}));
-    scripted.ask(&json!({"kv_transfer_params": {"do_remote_prefill": true}}));
     assert_eq!(scripted.row()["requests"], 1);
     // The engine refused it, failed it, or said in band that it went wrong.
     for reply in ["400 Bad", "500 Oops"] {

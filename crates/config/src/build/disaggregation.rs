@@ -1,0 +1,36 @@
+//! Section `disaggregation`, and what the pools that it makes ask of workers.
+
+use kv_blocks::Role;
+
+use super::problem_at;
+use crate::{Connector, Disaggregation, checked::Checked, problem::Draft};
+
+pub(super) fn disaggregation(section: &Checked) -> Disaggregation {
+    Disaggregation {
+        enabled: section.key("mode").word() != Some("off"),
+        connector: match section.key("connector").word() {
+            Some("mooncake") => Connector::Mooncake,
+            Some("sglang") => Connector::Sglang,
+            _ => Connector::Nixl,
+        },
+        uncached_token_threshold: u32::try_from(section.key("uncached_token_threshold").int()).unwrap_or(u32::MAX),
+    }
+}
+
+/// The role of the worker at place `at`, which others must reach where it hands caches over.
+pub(super) fn role(entry: &Checked, url: &str, at: usize, problems: &mut Vec<Draft>) -> Role {
+    let role = match entry.key("role").word() {
+        Some("prefill") => Role::Prefill,
+        Some("decode") => Role::Decode,
+        _ => Role::Unified,
+    };
+    if role != Role::Unified && url.starts_with("unix:") {
+        let message = format!(
+            "a {} worker behind a Unix socket: KV caches are handed over between hosts and ports",
+            role.as_str()
+        );
+        let draft = Draft::new(format!("workers[{at}].url"), message).value(url.into());
+        problems.push(problem_at(draft.expected("http://HOST:PORT, or role: unified"), entry.key("url"), entry));
+    }
+    role
+}

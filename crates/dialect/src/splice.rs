@@ -1,0 +1,112 @@
+//! Changes a few members of a body and leaves every other byte as it was: unknown fields, order, spacing and numbers
+//! survive as the client wrote them.
+
+use crate::json::{self, JsonError};
+
+/// One change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edit<'a> {
+    /// The member of this name has this value, which must be JSON; it is added at the end where it is not there.
+    Set(&'a str, &'a str),
+    /// There is no member of this name.
+    Remove(&'a str),
+}
+
+impl Edit<'_> {
+    fn key(&self) -> &str {
+        match self {
+            Self::Set(key, _) | Self::Remove(key) => key,
+        }
+    }
+}
+
+/// A change at a place of the text: what stands in `range` becomes `text`.
+struct Cut<'a> {
+    range: std::ops::Range<usize>,
+    text: &'a str,
+}
+
+/// `body`, which must be one JSON object, with its members changed. A member that stands there twice is changed both times.
+/// Names in `edits` must be plain: nothing in them is escaped.
+///
+/// ```
+/// use dialect::{Edit, splice};
+///
+/// let body = br#"{ "model":"m", "x": 1e2,"stream":true }"#;
+/// let edits = [Edit::Set("stream", "false"), Edit::Remove("model"), Edit::Set("max_tokens", "1")];
+/// assert_eq!(splice(body, &edits).unwrap(), br#"{ "x": 1e2,"stream":false,"max_tokens":1 }"#);
+/// ```
+///
+/// # Errors
+///
+/// Where the body is not one JSON object in UTF-8.
+pub fn splice(body: &[u8], edits: &[Edit<'_>]) -> Result<Vec<u8>, JsonError> {
+    let text = std::str::from_utf8(body)
+        .map_err(|error| JsonError { at: error.valid_up_to(), what: "the text is not utf-8" })?;
+    let offset = |part: &str| part.as_ptr() as usize - text.as_ptr() as usize;
+    let mut cuts: Vec<Cut<'_>> = Vec::new();
+    let mut found = vec![false; edits.len()];
+    // Where the latest member that stays ends, or what was cut behind it.
+    let mut kept_end = None;
+    let mut members = json::members(text).peekable();
+    while let Some(member) = members.next() {
+        let (key, value) = member?;
+        let value = value.as_str();
+        let (start, end) = (offset(key), offset(value) + value.len());
+        let name = json::decode(key);
+        let edit = edits.iter().position(|edit| edit.key() == name);
+        if let Some(at) = edit {
+            found[at] = true;
+        }
+        match edit.map(|at| edits[at]) {
+            Some(Edit::Set(_, json)) => cuts.push(Cut { range: offset(value)..end, text: json }),
+            Some(Edit::Remove(_)) => {
+                // With the comma before it; the first that stays has none, so the one behind goes.
+                let range = match (kept_end, members.peek()) {
+                    (Some(before), _) => before..end,
+                    (None, Some(Ok((next, _)))) => start..offset(next),
+                    (None, _) => start..end,
+                };
+                cuts.push(Cut { range, text: "" });
+                kept_end = kept_end.map(|_| end);
+                continue;
+            }
+            None => {}
+        }
+        kept_end = Some(end);
+    }
+    let added = edits.iter().zip(found).filter_map(|(edit, found)| match edit {
+        Edit::Set(key, json) if !found => Some((*key, *json)),
+        _ => None,
+    });
+    let mut tail = String::new();
+    let mut comma = kept_end.is_some();
+    for (key, json) in added {
+        if comma {
+            tail.push(',');
+        }
+        comma = true;
+        json::write_string(&mut tail, key);
+        tail.push(':');
+        tail += json;
+    }
+    // The walk came to its end, so there is a closing brace; what is added goes right behind the latest member.
+    let close = text.rfind('}').unwrap_or(text.len());
+    let at = kept_end.unwrap_or(close);
+    cuts.push(Cut { range: at..at, text: &tail });
+    Ok(applied(text, &cuts))
+}
+
+/// `cuts` are in order and apart.
+fn applied(text: &str, cuts: &[Cut<'_>]) -> Vec<u8> {
+    let more: usize = cuts.iter().map(|cut| cut.text.len()).sum();
+    let mut out = Vec::with_capacity(text.len() + more);
+    let mut at = 0;
+    for cut in cuts {
+        out.extend_from_slice(&text.as_bytes()[at..cut.range.start]);
+        out.extend_from_slice(cut.text.as_bytes());
+        at = cut.range.end;
+    }
+    out.extend_from_slice(&text.as_bytes()[at..]);
+    out
+}

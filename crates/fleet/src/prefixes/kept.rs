@@ -1,0 +1,89 @@
+//! Where the view of prefixes is kept.
+
+use std::sync::Arc;
+
+use net::Clock;
+use prefix_view::{Holder, MemoryPrefixIndex, PrefixHash, PrefixIndex, PreparedQueries, ViewSettings};
+use prometheus_client::registry::Registry;
+#[cfg(feature = "redis-cache")]
+use redis_store::{RedisPool, RedisPrefixIndex, SharedView};
+
+/// The view, in one of its forms.
+#[derive(Debug)]
+pub(super) enum Kept {
+    /// In this process.
+    Memory { index: Arc<MemoryPrefixIndex>, prepared: Box<PreparedQueries>, clock: Clock },
+    /// In a server that routers share.
+    #[cfg(feature = "redis-cache")]
+    Redis(Arc<RedisPrefixIndex>),
+}
+
+impl Kept {
+    pub(super) fn in_memory(settings: ViewSettings, clock: Clock) -> Self {
+        Self::Memory { index: Arc::new(MemoryPrefixIndex::new(settings)), prepared: Box::default(), clock }
+    }
+
+    /// `names`: the backends that count.
+    #[cfg(feature = "redis-cache")]
+    pub(super) fn in_redis(
+        redis: &config::Redis,
+        settings: ViewSettings,
+        names: Vec<Arc<str>>,
+        clock: Clock,
+        registry: &mut Registry,
+    ) -> Result<Self, String> {
+        let pool = RedisPool::start(redis, clock).map_err(|error| format!("response_cache.redis: {error}"))?;
+        // The other half is the response cache's.
+        let permits = redis.pool_size.get() as usize / 2;
+        let index = RedisPrefixIndex::start(SharedView { pool, settings, backends: names, permits, clock });
+        index.register(registry);
+        Ok(Self::Redis(Arc::new(index)))
+    }
+
+    #[cfg(not(feature = "redis-cache"))]
+    pub(super) fn in_redis(
+        _: &config::Redis,
+        _: ViewSettings,
+        _: Vec<Arc<str>>,
+        _: Clock,
+        _: &mut Registry,
+    ) -> Result<Self, String> {
+        Err("kv_cache_index.backend is redis, and this program was built without it: build it with the feature \
+             `redis-cache`, or set backend: memory"
+            .to_owned())
+    }
+
+    pub(super) fn index(&self) -> Arc<dyn PrefixIndex> {
+        match self {
+            Self::Memory { index, .. } => Arc::clone(index) as _,
+            #[cfg(feature = "redis-cache")]
+            Self::Redis(index) => Arc::clone(index) as _,
+        }
+    }
+
+    #[cfg_attr(not(feature = "redis-cache"), expect(clippy::unused_async, reason = "memory is not waited for"))]
+    pub(super) async fn holders(&self, prefix: &PrefixHash) -> Arc<[Holder]> {
+        match self {
+            Self::Memory { index, prepared, clock } => prepared.prepare(index.as_ref(), prefix, clock.now()),
+            #[cfg(feature = "redis-cache")]
+            Self::Redis(index) => index.holders(prefix).await,
+        }
+    }
+
+    pub(super) fn is_cut_off(&self) -> bool {
+        match self {
+            Self::Memory { .. } => false,
+            #[cfg(feature = "redis-cache")]
+            Self::Redis(index) => !index.is_shared(),
+        }
+    }
+
+    #[cfg_attr(not(feature = "redis-cache"), expect(clippy::unused_async, reason = "memory is not waited for"))]
+    pub(super) async fn stop(&self) {
+        match self {
+            Self::Memory { .. } => {}
+            #[cfg(feature = "redis-cache")]
+            Self::Redis(index) => index.stop().await,
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! vLLM's Mooncake connector: both legs at once, under a transfer id that the router draws.
+//!
+//! The decode worker finds its prompt by that id, the address of the prefill worker's bootstrap server, and the name of
+//! the engine there. An engine draws its name anew at each start, so the bootstrap server is asked for it, once for each
+//! life of a worker.
+
+use std::{collections::HashMap, num::NonZeroU16};
+
+use bytes::Bytes;
+use dialect::Edit;
+use fleet::WorkerView;
+use http::{HeaderValue, Request, header};
+use http_body_util::Full;
+use kv_blocks::{DpRank, WorkerId};
+use net::Address;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{
+    super::{dispatch::Failure, settle::Settle},
+    legs::{Legs, Sent, whole},
+};
+use crate::{Gateway, upstream};
+
+/// Where vLLM's bootstrap server listens unless it is told otherwise.
+const DEFAULT_PORT: NonZeroU16 = NonZeroU16::new(8998).expect("not zero");
+/// Most of a bootstrap server's answer: a name of some forty bytes and an address for each rank.
+const MOST_ANSWER: usize = 1 << 20;
+
+/// What engines are called, by worker: as many as there are workers.
+#[derive(Debug, Default)]
+pub(crate) struct EngineIds(Mutex<HashMap<WorkerId, Known>>);
+
+/// The names of one worker's ranks.
+#[derive(Debug)]
+struct Known {
+    /// [`WorkerView::ended`] when they were told.
+    ended: u64,
+    by_rank: HashMap<DpRank, String>,
+}
+
+/// The bootstrap server's row for one rank.
+#[derive(Deserialize)]
+struct Row {
+    engine_id: String,
+}
+
+impl EngineIds {
+    fn known(&self, worker: &WorkerView, rank: DpRank) -> Option<String> {
+        let known = self.0.lock();
+        known.get(&worker.id).filter(|known| known.ended == worker.ended)?.by_rank.get(&rank).cloned()
+    }
+
+    fn keep(&self, worker: &WorkerView, by_rank: HashMap<DpRank, String>) {
+        self.0.lock().insert(worker.id, Known { ended: worker.ended, by_rank });
+    }
+
+    /// They may have changed.
+    fn forget(&self, worker: WorkerId) {
+        self.0.lock().remove(&worker);
+    }
+}
+
+pub(super) async fn send(legs: &Legs<'_>, settle: &mut Settle) -> Sent {
+    let (prefill, decode) = match bodies(legs).await {
+        Ok(bodies) => bodies,
+        Err(failure) => {
+            settle.prefill_failed(&failure);
+            return Sent::PrefillFailed;
+        }
+    };
+    settle.rewrote(vec!["kv_transfer"]);
+    let sent = legs.at_once(prefill, decode, settle).await;
+    if matches!(sent, Sent::PrefillFailed) {
+        legs.gateway.prefill.engine_ids.forget(legs.prefill.id);
+    }
+    sent
+}
+
+async fn bodies(legs: &Legs<'_>) -> Result<(Bytes, Bytes), Box<Failure>> {
+    let server = Address::Tcp {
+        host: legs.prefill.url.host().unwrap_or_default().to_owned(),
+        port: legs.prefill.bootstrap_port.unwrap_or(DEFAULT_PORT).get(),
+    };
+    let engine_id = engine_id(legs, &server).await?;
+    let transfer_id = format!("xfer-{:016x}", legs.gateway.ids.draw());
+    let ours = json!({"do_remote_decode": true, "do_remote_prefill": false, "transfer_id": transfer_id}).to_string();
+    let theirs = json!({
+        "do_remote_decode": false,
+        "do_remote_prefill": true,
+        "transfer_id": transfer_id,
+        "remote_engine_id": engine_id,
+        "remote_bootstrap_addr": format!("http://{server}"),
+    });
+    let prefill = legs.body(&[
+        Edit::Set("max_tokens", "1"),
+        Edit::Set("max_completion_tokens", "1"),
+        Edit::Remove("min_tokens"),
+        Edit::Set("stream", "false"),
+        Edit::Remove("stream_options"),
+        Edit::Set("kv_transfer_params", &ours),
+    ])?;
+    Ok((prefill, legs.body(&[Edit::Set("kv_transfer_params", &theirs.to_string())])?))
+}
+
+/// The name of the prefill's engine, asked for where it is not known.
+async fn engine_id(legs: &Legs<'_>, server: &Address) -> Result<String, Box<Failure>> {
+    let Legs { gateway, prefill, leg, .. } = legs;
+    let (names, rank) = (&gateway.prefill.engine_ids, leg.target.rank);
+    if let Some(name) = names.known(prefill, rank) {
+        return Ok(name);
+    }
+    let left = legs.deadline.since(gateway.clock.now()) / 2;
+    let answer = tokio::time::timeout(left, ask(gateway, server)).await.map_err(|_| Failure::timeout(left))??;
+    let unusable = || Failure::protocol(format!("the bootstrap server at {server} did not name its engines"));
+    let rows: HashMap<String, Row> = serde_json::from_slice(&answer).map_err(|_| unusable())?;
+    let named = rows.into_iter().filter_map(|(rank, row)| Some((DpRank(rank.parse().ok()?), row.engine_id)));
+    let by_rank: HashMap<DpRank, String> = named.collect();
+    let name = by_rank.get(&rank).cloned().ok_or_else(unusable)?;
+    names.keep(prefill, by_rank);
+    Ok(name)
+}
+
+async fn ask(gateway: &Gateway, server: &Address) -> Result<Bytes, Box<Failure>> {
+    let mut request = Request::new(Full::new(Bytes::new()));
+    *request.uri_mut() = http::Uri::from_static("/query");
+    let host = HeaderValue::try_from(server.to_string()).unwrap_or(HeaderValue::from_static("localhost"));
+    request.headers_mut().insert(header::HOST, host);
+    let answer = upstream::ask_once(server, request, gateway.rules.connect_timeout).await.map_err(Failure::of_send)?;
+    // Owned until the end: dropping it closes the connection.
+    let upstream::Answer { response, connection: _connection } = answer;
+    if !response.status().is_success() {
+        return Err(Failure::internal(response.status().as_u16()).into());
+    }
+    whole(response.into_body(), MOST_ANSWER).await
+}

@@ -1,0 +1,124 @@
+//! One connection, from the name of the server to its end.
+//!
+//! Sockets are opened by `net` and not by the client library: its own streams know no bound on the length of an answer.
+
+use std::time::Duration;
+
+use config::Redis;
+use deadpool::managed::{Manager, Metrics, RecycleError, RecycleResult};
+use net::Address;
+use redis::{AsyncConnectionConfig, Pipeline, RedisConnectionInfo, Value, aio::MultiplexedConnection};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    task::JoinHandle,
+    time::timeout,
+};
+
+use crate::{
+    RedisFault,
+    guarded::{Allowance, Guarded},
+    tls::{Trust, TrustError},
+};
+
+/// Longest answer, bytes: that of a prefix with the most backends is a tenth of it.
+const MOST_ANSWER: usize = 1 << 20;
+
+/// How to connect. As deadpool's manager it makes connections, and says whether one is still good.
+#[derive(Debug)]
+pub(crate) struct Dial {
+    address: Address,
+    host: String,
+    trust: Option<Trust>,
+    info: RedisConnectionInfo,
+    limit: Duration,
+}
+
+/// An open connection; dropping it closes it, whatever it waits for.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    redis: MultiplexedConnection,
+    allowance: Allowance,
+    driver: JoinHandle<()>,
+}
+
+impl Dial {
+    pub(crate) fn new(settings: &Redis) -> Result<Self, TrustError> {
+        let url = &settings.url;
+        let mut info = RedisConnectionInfo::default().set_db(i64::from(url.database())).set_skip_set_lib_name();
+        if let Some(user) = url.user() {
+            info = info.set_username(user.expose());
+        }
+        if let Some(password) = url.password() {
+            info = info.set_password(password.expose());
+        }
+        Ok(Self {
+            address: Address::Tcp { host: url.host().to_owned(), port: url.port() },
+            host: url.host().to_owned(),
+            trust: settings.tls.then(Trust::system).transpose()?,
+            info,
+            limit: settings.connect_timeout,
+        })
+    }
+
+    /// Name, connection, encryption and greeting, within the time for all of them.
+    pub(crate) async fn open(&self) -> Result<Connection, RedisFault> {
+        let opening = async {
+            let stream = net::connect(&self.address, self.limit).await.map_err(|it| RedisFault::unreachable(&it))?;
+            match &self.trust {
+                None => self.greet(stream).await,
+                Some(trust) => {
+                    let stream = trust.encrypt(stream, &self.host).await;
+                    self.greet(stream.map_err(|it| RedisFault::unreachable(&it))?).await
+                }
+            }
+        };
+        timeout(self.limit, opening).await.unwrap_or_else(|_| Err(RedisFault::timeout("connection", self.limit)))
+    }
+
+    async fn greet(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    ) -> Result<Connection, RedisFault> {
+        let allowance = Allowance::new(MOST_ANSWER);
+        let stream = Guarded::new(stream, allowance.clone());
+        // Whoever asks sets the time limit.
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        let made = MultiplexedConnection::new_with_config(&self.info, stream, config).await;
+        let (redis, driver) = made.map_err(|error| RedisFault { outage: true, ..RedisFault::from(&error) })?;
+        Ok(Connection { redis, allowance, driver: tokio::spawn(driver) })
+    }
+}
+
+impl Manager for Dial {
+    type Type = Connection;
+    type Error = RedisFault;
+
+    async fn create(&self) -> Result<Connection, RedisFault> {
+        self.open().await
+    }
+
+    async fn recycle(&self, connection: &mut Connection, _: &Metrics) -> RecycleResult<RedisFault> {
+        if connection.driver.is_finished() { Err(RecycleError::message("the connection is over")) } else { Ok(()) }
+    }
+}
+
+impl Connection {
+    /// One answer per command, among them the server's refusals as [`Value::ServerError`]. A connection whose answer was
+    /// not waited for must not be used again.
+    pub(crate) async fn ask(&mut self, pipeline: &Pipeline) -> Result<Vec<Value>, RedisFault> {
+        self.allowance.set(MOST_ANSWER);
+        match pipeline.query_async(&mut self.redis).await {
+            Ok(Value::Array(answers)) => Ok(answers),
+            Ok(_) => Ok(Vec::new()),
+            Err(_) if self.allowance.is_spent() => Err(RedisFault::too_long()),
+            Err(error) => Err(RedisFault::from(&error)),
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // It would go on waiting for what was asked.
+        self.driver.abort();
+    }
+}

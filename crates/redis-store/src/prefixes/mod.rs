@@ -1,0 +1,228 @@
+//! The view of prefixes in Redis, where routers share it.
+//!
+//! What this process hears goes into its own memory at once and, through a bounded queue, to Redis ([`writer`]). Who holds
+//! a prefix is asked of Redis ([`lookups`]), and of that memory where Redis is away or slow. After an absence of Redis
+//! what memory holds is written again, since Redis may have come back empty.
+//!
+//! One prefix is a sorted set of backends by tokens, its key being [`KEY_PREFIX`] and the prefix in hex; where backends
+//! keep a second tier, a hash beside it says which backend has it in which one ([`keys`]).
+
+mod keys;
+mod lookups;
+mod ops;
+mod reply;
+mod sweep;
+mod writer;
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use kv_blocks::Moment;
+use net::Clock;
+use parking_lot::Mutex;
+use prefix_view::{
+    Cleared, Holder, MemoryPrefixIndex, PrefixEvent, PrefixHash, PrefixIndex, Recorded, Unavailable, ViewSettings,
+    ViewStats,
+};
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::counter::ConstCounter,
+    registry::Registry,
+};
+use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
+
+pub use self::{keys::KEY_PREFIX, lookups::LOOKUP_BUDGET};
+
+use self::{
+    lookups::Lookups,
+    ops::{Op, Scribe},
+    writer::{Lost, Writer},
+};
+use crate::{FaultKind, RedisPool};
+
+/// Operations that wait to be written, some 100 bytes each. When it is full, further ones are let go and counted, and once
+/// there is room Redis is brought to what memory holds.
+const QUEUE: usize = 65_536;
+/// How long the end of the process waits for what is still to be written.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// What a shared view is made of.
+#[derive(Debug)]
+pub struct SharedView {
+    /// The server.
+    pub pool: RedisPool,
+    /// As of the view in memory; `max_entries` bounds that one alone.
+    pub settings: ViewSettings,
+    /// The names that count: whatever else stands in Redis is nobody's.
+    pub backends: Vec<Arc<str>>,
+    /// Connections that the view may use at a time.
+    pub permits: usize,
+    /// The process's clock.
+    pub clock: Clock,
+}
+
+/// The view that routers share.
+///
+/// As a [`PrefixIndex`] it takes events in, and answers of what this process heard: a query that is to be answered by all
+/// routers' knowledge is [`Self::holders`].
+pub struct RedisPrefixIndex {
+    local: Arc<MemoryPrefixIndex>,
+    lookups: Lookups,
+    scribe: Scribe,
+    queue: mpsc::Sender<Op>,
+    lost: Arc<Lost>,
+    dropped: Arc<AtomicU64>,
+    clock: Clock,
+    pool: Arc<RedisPool>,
+    /// Taken by the first [`Self::stop`].
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl RedisPrefixIndex {
+    /// Starts to write, as soon as the server is there. Call inside a tokio runtime.
+    pub fn start(parts: SharedView) -> Self {
+        let SharedView { pool, settings, backends, permits, clock } = parts;
+        let pool = Arc::new(pool);
+        let scribe = Scribe::new(&settings);
+        let local = Arc::new(MemoryPrefixIndex::new(settings));
+        let (queue, waiting) = mpsc::channel(QUEUE);
+        let lost = Arc::new(Lost::default());
+        let dropped = Arc::new(AtomicU64::new(0));
+        let writer = Writer {
+            shared: Arc::clone(&pool.shared),
+            local: Arc::clone(&local),
+            scribe,
+            lost: Arc::clone(&lost),
+            dropped: Arc::clone(&dropped),
+            clock,
+        };
+        // One connection is the writer's.
+        let lookups = Lookups::new(Arc::clone(&pool.shared), backends, scribe, permits.saturating_sub(1), clock);
+        let writer = Mutex::new(Some(tokio::spawn(writer.run(waiting))));
+        Self { local, lookups, scribe, queue, lost, dropped, clock, pool, writer }
+    }
+
+    /// Who holds `prefix`, best first, as of at most 100 ms ago: by what all routers wrote, or by what this one heard where
+    /// Redis is away or does not answer within [`LOOKUP_BUDGET`]. Requests that come at the same time share one query.
+    pub async fn holders(&self, prefix: &PrefixHash) -> Arc<[Holder]> {
+        match self.lookups.holders(prefix).await {
+            Some(holders) => holders,
+            None => self.lookups.prepared().prepare(self.local.as_ref(), prefix, self.clock.now()),
+        }
+    }
+
+    /// Whether Redis is there, as far as is known.
+    pub fn is_shared(&self) -> bool {
+        self.pool.is_up()
+    }
+
+    /// Faults of this kind, ever.
+    pub fn faults(&self, kind: FaultKind) -> u64 {
+        self.pool.faults(kind)
+    }
+
+    /// Operations that were not written, ever: the queue was full, or the server refused them.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Registers the metric families of the view and of its connections.
+    pub fn register(&self, registry: &mut Registry) {
+        self.pool.register(registry);
+        registry.register_collector(Box::new(Dropped(Arc::clone(&self.dropped))));
+    }
+
+    /// Writes what is still to be written, if the server is quick about it, and ends. A second call returns at once.
+    pub async fn stop(&self) {
+        let Some(writer) = self.writer.lock().take() else { return };
+        let abort = writer.abort_handle();
+        let ending = async {
+            let _ = self.queue.send(Op::End).await;
+            let _ = writer.await;
+        };
+        if !self.pool.is_up() || timeout(FAREWELL, ending).await.is_err() {
+            abort.abort();
+        }
+    }
+
+    /// Never waits. What does not fit is made good later.
+    fn enqueue(&self, backend: &Arc<str>, op: Op) {
+        if self.queue.try_send(op).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            self.lost.note(backend);
+        }
+    }
+}
+
+impl PrefixIndex for RedisPrefixIndex {
+    fn record(&self, backend: &Arc<str>, event: &PrefixEvent, now: Moment) -> Result<Recorded, Unavailable> {
+        let recorded = self.local.record(backend, event, now)?;
+        // Also what changes nothing here: Redis may know of it from before this process was.
+        self.enqueue(backend, self.scribe.op(backend, event));
+        Ok(recorded)
+    }
+
+    fn query(&self, prefix: &PrefixHash, now: Moment) -> Result<Vec<Holder>, Unavailable> {
+        self.local.query(prefix, now)
+    }
+
+    fn remove_backend(&self, backend: &str) -> Result<u64, Unavailable> {
+        let removed = self.local.remove_backend(backend)?;
+        let backend = Arc::from(backend);
+        self.enqueue(&backend, Op::Forget(Arc::clone(&backend)));
+        Ok(removed)
+    }
+
+    /// Counts what this process knew; what lies in Redis goes soon afterwards.
+    fn clear(&self) -> Result<Cleared, Unavailable> {
+        let cleared = self.local.clear()?;
+        self.queue.try_send(Op::Clear).map_err(|_| Unavailable {
+            reason: "memory is cleared, and redis has too much to write to be: clear again later".to_owned(),
+        })?;
+        Ok(cleared)
+    }
+
+    fn cleanup_expired(&self, now: Moment) -> u64 {
+        self.local.cleanup_expired(now)
+    }
+
+    /// Of what this process heard; queries and hits are those answered by Redis too.
+    fn stats(&self) -> ViewStats {
+        let (queries, hits) = self.lookups.counts();
+        let local = self.local.stats();
+        ViewStats { queries: local.queries + queries, hits: local.hits + hits, ..local }
+    }
+}
+
+impl fmt::Debug for RedisPrefixIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisPrefixIndex").field("pool", &self.pool).finish_non_exhaustive()
+    }
+}
+
+impl Drop for RedisPrefixIndex {
+    fn drop(&mut self) {
+        if let Some(writer) = self.writer.lock().take() {
+            writer.abort();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Dropped(Arc<AtomicU64>);
+
+impl Collector for Dropped {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let counter = ConstCounter::new(self.0.load(Ordering::Relaxed));
+        let help = "Writes that did not reach their sink";
+        let mut family = encoder.encode_descriptor("warmroute_sink_errors", help, None, counter.metric_type())?;
+        counter.encode(family.encode_family(&[("sink", "redis")])?)
+    }
+}

@@ -1,0 +1,179 @@
+//! The one task that writes.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use net::Clock;
+use parking_lot::Mutex;
+use prefix_view::MemoryPrefixIndex;
+use redis::{Pipeline, Value};
+use tokio::{sync::mpsc, task::yield_now};
+
+use super::{
+    ops::{Op, Scribe},
+    sweep::{Sweep, sweep},
+};
+use crate::{Operation, RedisFault, pool::Shared, state::Epoch};
+
+/// Operations written in one transaction, of at most four commands each.
+const BATCH: usize = 256;
+
+/// Whose operations were let go since somebody last looked: backends that streams are followed of, so there are few.
+#[derive(Debug, Default)]
+pub(super) struct Lost(Mutex<HashSet<Arc<str>>>);
+
+impl Lost {
+    pub(super) fn note(&self, backend: &Arc<str>) {
+        let mut backends = self.0.lock();
+        if !backends.contains(backend) {
+            backends.insert(Arc::clone(backend));
+        }
+    }
+
+    fn take(&self) -> HashSet<Arc<str>> {
+        std::mem::take(&mut *self.0.lock())
+    }
+}
+
+/// Takes operations off the queue in their order. While the server is away it waits for it with what it has.
+#[derive(Debug)]
+pub(super) struct Writer {
+    pub(super) shared: Arc<Shared>,
+    pub(super) local: Arc<MemoryPrefixIndex>,
+    pub(super) scribe: Scribe,
+    pub(super) lost: Arc<Lost>,
+    pub(super) dropped: Arc<AtomicU64>,
+    pub(super) clock: Clock,
+}
+
+impl Writer {
+    pub(super) async fn run(self, mut queue: mpsc::Receiver<Op>) {
+        // The time of the server in which it last had everything that memory holds.
+        let mut whole = None;
+        let mut batch = Vec::with_capacity(BATCH);
+        loop {
+            let epoch = self.present().await;
+            if whole != Some(epoch) {
+                whole = self.refill().await.then_some(epoch);
+                continue;
+            }
+            tokio::select! {
+                // So that a server that comes back is filled though nothing more is said.
+                () = self.shared.state.wait_until(false) => continue,
+                count = queue.recv_many(&mut batch, BATCH) => if count == 0 { return },
+            }
+            for run in batch.chunk_by(|one, other| is_pair(one) && is_pair(other)) {
+                match run {
+                    [Op::End] => return,
+                    [Op::Forget(backend)] => self.sweep(&Sweep::Backend(Arc::clone(backend))).await,
+                    [Op::Clear] => self.sweep(&Sweep::Everything).await,
+                    pairs => self.write(pairs).await,
+                }
+            }
+            batch.clear();
+            if queue.is_empty() && self.reconcile().await {
+                whole = None;
+            }
+        }
+    }
+
+    /// Waits until the server is there.
+    async fn present(&self) -> Epoch {
+        loop {
+            self.shared.state.wait_until(true).await;
+            if let Some(epoch) = self.shared.state.up() {
+                return epoch;
+            }
+        }
+    }
+
+    /// Writes pairs in one transaction, again and again while the server is away: whatever of it was done before is the
+    /// same when it is done once more.
+    async fn write(&self, pairs: &[Op]) {
+        let mut pipeline = transaction();
+        let mut removes_only = true;
+        for op in pairs {
+            if let Op::Pair { prefix, backend, change } = op {
+                removes_only &= *change == super::ops::Change::Drop;
+                self.scribe.write_pair(&mut pipeline, prefix, backend, *change);
+            }
+        }
+        let operation = if removes_only { Operation::Delete } else { Operation::Set };
+        while let Err(fault) = self.ask(operation, &pipeline).await {
+            if !fault.outage {
+                self.dropped.fetch_add(pairs.len() as u64, Ordering::Relaxed);
+                return;
+            }
+            self.present().await;
+        }
+    }
+
+    async fn sweep(&self, what: &Sweep) {
+        while let Err(fault) = sweep(&self.shared, what).await {
+            if !fault.outage {
+                self.dropped.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            self.present().await;
+        }
+    }
+
+    /// Where operations were let go, removals perhaps among them, takes away what Redis has of their backends; true: there
+    /// were such, and the caller is to write what memory holds.
+    async fn reconcile(&self) -> bool {
+        let backends = self.lost.take();
+        if backends.is_empty() {
+            return false;
+        }
+        tracing::warn!(server = self.shared.server, "events came faster than redis took them: bringing it up to date");
+        for backend in backends {
+            self.sweep(&Sweep::Backend(backend)).await;
+        }
+        true
+    }
+
+    /// Writes what memory holds; false: the server went away meanwhile.
+    async fn refill(&self) -> bool {
+        for part in 0..self.local.parts() {
+            for some in self.local.held(part, self.clock.now()).chunks(BATCH) {
+                let mut pipeline = transaction();
+                some.iter().for_each(|held| self.scribe.write_held(&mut pipeline, held));
+                match self.ask(Operation::Set, &pipeline).await {
+                    Err(fault) if fault.outage => return false,
+                    _ => {}
+                }
+            }
+            // A view may have thousands of empty parts.
+            yield_now().await;
+        }
+        true
+    }
+
+    async fn ask(&self, operation: Operation, pipeline: &Pipeline) -> Result<(), RedisFault> {
+        let answers = self.shared.ask(operation, pipeline).await?;
+        for answer in &answers {
+            // The others of the transaction were done.
+            if let Value::ServerError(error) = answer {
+                self.shared.refused(&RedisFault::from(&error.clone().into()));
+                self.dropped.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_pair(op: &Op) -> bool {
+    matches!(op, Op::Pair { .. })
+}
+
+/// All or nothing, one answer per command.
+fn transaction() -> Pipeline {
+    let mut pipeline = Pipeline::new();
+    pipeline.atomic().ignore_errors();
+    pipeline
+}

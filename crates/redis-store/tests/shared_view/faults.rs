@@ -1,0 +1,169 @@
+//! Redis killed, paused, started again, and not there at all: requests go by what this router heard, and by all of it
+//! again once Redis is back, with nobody's help.
+
+use std::time::Duration;
+
+use contract_id::contract;
+use prefix_view::{
+    EventKind::{Created, Evicted},
+    Offloading, PrefixIndex, ViewSettings,
+};
+use redis_store::FaultKind;
+
+use crate::{
+    BOTH_TIERS, holders, hot,
+    redis_server::{RedisServer, redis_is_missing},
+    router, router_that_waits, say, until, until_holders, until_shared, warm,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+#[contract("CK36", "CK37", "CK65")]
+async fn a_server_that_is_not_there_at_the_start_is_used_when_it_comes() {
+    if redis_is_missing() {
+        return;
+    }
+    let mut server = RedisServer::start();
+    server.kill();
+    let router = router(&server.url(), Offloading::Off);
+    say(&router, "w1", Created, 1, 64);
+    assert_eq!(holders(&router, 1).await, [hot("w1", 64)], "by memory");
+    assert!(!router.is_shared());
+    server.start_again();
+    until_shared(&router).await;
+    until("what was said before to be there", async || server.ask(&["DBSIZE"]) == ["1"]).await;
+    assert_eq!(router.dropped(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[contract("CK36", "CK37", "CK65", "CK84")]
+async fn a_killed_server_that_comes_back_empty_is_filled_again() {
+    if redis_is_missing() {
+        return;
+    }
+    let mut server = RedisServer::start();
+    let router = router(&server.url(), BOTH_TIERS);
+    until_shared(&router).await;
+    for number in 0..1_000 {
+        say(&router, "w1", Created, number, 64);
+    }
+    say(&router, "w1", Evicted, 1, None);
+    until_holders(&router, 1, &[warm("w1", 64)]).await;
+
+    server.kill();
+    say(&router, "w1", Created, 2_000, 32);
+    say(&router, "w1", Created, 0, 96);
+    until("the loss to be noticed", async || !router.is_shared()).await;
+    until_holders(&router, 0, &[hot("w1", 96)]).await;
+    assert_eq!(holders(&router, 2_000).await, [hot("w1", 32)]);
+
+    server.start_again();
+    until_shared(&router).await;
+    until("redis to have everything again", async || server.ask(&["DBSIZE"]) == ["2002"]).await;
+    assert_eq!(server.ask(&["ZSCORE", "cr:kvidx:0000000000000000", "w1"]), ["96"]);
+    assert_eq!(server.ask(&["HGET", "cr:kvidx:0000000000000001:tier", "w1"]), ["StorageWarm"]);
+    let left: i64 = server.ask(&["TTL", "cr:kvidx:0000000000000007"])[0].parse().unwrap();
+    assert!((1..=600).contains(&left), "not longer than it was to live: {left}");
+    until_holders(&router, 1, &[warm("w1", 64)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[contract("CK36", "CK37", "CK65", "CK81")]
+async fn a_paused_server_costs_those_that_already_wait_and_nobody_after_them() {
+    if redis_is_missing() {
+        return;
+    }
+    let server = RedisServer::start();
+    server.ask(&["ZADD", "cr:kvidx:0000000000000001", "64", "w2"]);
+    let router = router(&server.url(), Offloading::Off);
+    until_holders(&router, 1, &[hot("w2", 64)]).await;
+
+    server.pause();
+    say(&router, "w1", Created, 1, 32);
+    // By what this router heard, since nobody else is to be heard.
+    until_holders(&router, 1, &[hot("w1", 32)]).await;
+    until("the pause to be noticed", async || !router.is_shared()).await;
+    assert!(router.faults(FaultKind::Timeout) > 0);
+    for number in 0..1_000 {
+        assert_eq!(holders(&router, 10_000 + number).await, []);
+    }
+    assert_eq!(router.faults(FaultKind::Connection), 0, "nobody asked a server that is known to be away");
+    // Removals said meanwhile are not lost.
+    say(&router, "w2", Evicted, 1, None);
+
+    server.resume();
+    until_shared(&router).await;
+    until_holders(&router, 1, &[hot("w1", 32)]).await;
+    until("the removal to be written", async || {
+        server.ask(&["ZSCORE", "cr:kvidx:0000000000000001", "w2"]) == ["(nil)"]
+    })
+    .await;
+    assert_eq!(router.dropped(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[contract("CK49", "CK65")]
+async fn more_events_than_wait_are_counted_and_redis_is_brought_up_to_date_afterwards() {
+    if redis_is_missing() {
+        return;
+    }
+    let mut server = RedisServer::start();
+    let router = router(&server.url(), Offloading::Off);
+    until_shared(&router).await;
+    for number in 0..10 {
+        say(&router, "w1", Created, number, 64);
+    }
+    server.kill();
+    let told = |kind, number| {
+        let event = prefix_view::PrefixEvent { kind, prefix: crate::prefix(number), token_count: Some(64) };
+        router.record(&"w1".into(), &event, net::Clock::system().now()).unwrap();
+    };
+    // Far more than wait. The last of all, a removal, is let go.
+    for number in 0..70_000 {
+        told(Created, 100 + number % 1_000);
+    }
+    told(Evicted, 100);
+    assert!(router.dropped() > 0);
+    until_holders(&router, 100, &[]).await;
+
+    server.start_again();
+    until_shared(&router).await;
+    until("redis to have what memory has", async || server.ask(&["DBSIZE"]) == ["1009"]).await;
+    assert_eq!(server.ask(&["EXISTS", "cr:kvidx:0000000000000064"]), ["0"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[contract("CK32", "CK65")]
+async fn a_password_is_given_and_without_it_memory_serves() {
+    if redis_is_missing() {
+        return;
+    }
+    let server = RedisServer::start_with(&["--requirepass", "s@fe"]);
+    let with = router(&server.url().replace("redis://", "redis://:s%40fe@"), Offloading::Off);
+    until_shared(&with).await;
+    say(&with, "w1", Created, 1, 64);
+    until_holders(&with, 1, &[hot("w1", 64)]).await;
+    for url in [server.url(), server.url().replace("redis://", "redis://:wrong@")] {
+        let without = router(&url, Offloading::Off);
+        say(&without, "w2", Created, 1, 64);
+        until("a refusal", async || without.faults(FaultKind::Other) > 0).await;
+        assert_eq!(holders(&without, 1).await, [hot("w2", 64)]);
+        assert!(!without.is_shared());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[contract("CK65", "CK81")]
+async fn a_slow_answer_is_not_waited_for_and_serves_those_that_come_later() {
+    if redis_is_missing() {
+        return;
+    }
+    let server = RedisServer::start();
+    server.ask(&["ZADD", "cr:kvidx:0000000000000001", "64", "w2"]);
+    let router = router_that_waits(&server.url(), ViewSettings::default(), Duration::from_secs(20));
+    until_shared(&router).await;
+    server.ask(&["CLIENT", "PAUSE", "2000", "ALL"]);
+    assert_eq!(holders(&router, 1).await, [], "by memory, which knows nobody");
+    until_holders(&router, 1, &[hot("w2", 64)]).await;
+    assert!(router.is_shared(), "slow is not away");
+    assert_eq!(FaultKind::ALL.map(|kind| router.faults(kind)), [0, 0, 0]);
+}

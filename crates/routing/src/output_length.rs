@@ -1,0 +1,49 @@
+//! How long replies are.
+
+/// What a reply is taken to be long before any was seen, and the most it is ever taken to be.
+const PRIOR_TOKENS: f64 = 200.0;
+const MOST_TOKENS: f64 = 1024.0;
+/// Weight of one more reply.
+const WEIGHT: f64 = 0.01;
+
+/// The mean length of replies lately, over the fleet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OutputLength {
+    mean: f64,
+}
+
+impl Default for OutputLength {
+    fn default() -> Self {
+        Self { mean: PRIOR_TOKENS }
+    }
+}
+
+impl OutputLength {
+    /// A reply of so many tokens was complete.
+    pub(crate) fn observe(&mut self, tokens: u32) {
+        self.mean += WEIGHT * (f64::from(tokens).min(MOST_TOKENS) - self.mean);
+    }
+
+    /// What a reply will be long that can be so long at most: limits are no forecasts, most replies end before.
+    pub(crate) fn expected(self, at_most: Option<u32>) -> f64 {
+        self.mean.min(at_most.map_or(f64::INFINITY, f64::from)).max(1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_follows_what_replies_are_long_and_never_exceeds_their_limit() {
+        let mut length = OutputLength::default();
+        assert_eq!(length.expected(None), 200.0);
+        assert_eq!(length.expected(Some(16)), 16.0);
+        assert_eq!(length.expected(Some(100_000)), 200.0);
+        assert_eq!(length.expected(Some(0)), 1.0);
+        (0..1000).for_each(|_| length.observe(40));
+        assert!((length.expected(None) - 40.0).abs() < 1.0);
+        (0..10_000).for_each(|_| length.observe(u32::MAX));
+        assert!(length.expected(None) <= MOST_TOKENS);
+    }
+}

@@ -1,0 +1,241 @@
+//! Two pools for one request: workers that compute its prompt, and workers that generate.
+//!
+//! The decode leg is chosen first, by the job's own policy and among the job's own candidates; what its winner holds of
+//! the prompt says whether a prefill is worth its way. The prefill leg is chosen by the pool's policy. Each leg is a
+//! reservation of its own, made under the lock that its choice was made under.
+//!
+//! **Invariant**: a prompt is counted where it is computed and nowhere else. The prefill leg counts its tokens until it
+//! is given back and never a block of an active sequence; the decode leg of such a request counts blocks and no prompt.
+
+use std::sync::Arc;
+
+use kv_blocks::{Moment, Target};
+
+use crate::{
+    Answer, CacheSource, Candidate, Excluded, Job, Policy, PotentialLoad, Released, ReservationId, Router,
+    choice::Choice,
+    ledger::Load,
+    policy::Contender,
+    router::{Blocks, Weighed},
+};
+
+/// Workers that compute prompts for others.
+#[derive(Clone, Copy, Debug)]
+pub struct PrefillPool<'a> {
+    /// Targets that may compute the prompt now, in any order; none: the request goes to its decode worker whole.
+    pub candidates: &'a [Candidate],
+    /// Targets of the pool that are ruled out, for the receipt.
+    pub excluded: &'a [Excluded],
+    /// The policy among them; `None` takes the configured one.
+    pub policy: Option<Policy>,
+    /// Tokens: where the decode worker lacks no more than this of the prompt, it computes them itself. 0 = off.
+    pub uncached_token_threshold: u32,
+}
+
+/// The target that computes a prompt for another one, with its load already counted there.
+#[derive(Clone, Debug)]
+pub struct PrefillLeg {
+    /// Give it back when the prompt is computed or will not be: with `failed` when the worker did not take it, else with
+    /// `done`, after `first_token` if it was computed.
+    pub reservation: ReservationId,
+    /// The target.
+    pub target: Target,
+    /// Its worker's name.
+    pub name: Arc<str>,
+    /// Where knowledge of its cache comes from.
+    pub cache: CacheSource,
+    /// What the engine is expected to report as cached.
+    pub predicted_cached_tokens: u32,
+    /// The same by its announcements alone.
+    pub announced_cached_tokens: u32,
+}
+
+/// What became of the prefill of a request that has two pools, for the receipt.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PrefillNote {
+    /// Who computes the prompt, or was to.
+    pub target: Option<(Target, Arc<str>)>,
+    /// Why the decode worker computes it; `None`: it does not.
+    pub skipped: Option<PrefillSkip>,
+    /// How long the prefill took; `None` while it runs and where there was none.
+    pub ms: Option<f64>,
+}
+
+/// Why a decode worker computes the prompt itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PrefillSkip {
+    /// It lacks so little of it that the way is not worth it.
+    UnderThreshold,
+    /// Nobody of the prefill pool can be used.
+    NoPrefillWorker,
+    /// The prefill worker did not deliver.
+    PrefillFailed,
+    /// The request has no single prompt that could be handed over.
+    Unsplittable,
+}
+
+impl PrefillSkip {
+    /// Every reason.
+    pub const ALL: [Self; 4] = [Self::UnderThreshold, Self::NoPrefillWorker, Self::PrefillFailed, Self::Unsplittable];
+
+    /// The receipt's word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::UnderThreshold => "under_threshold",
+            Self::NoPrefillWorker => "no_prefill_worker",
+            Self::PrefillFailed => "prefill_failed",
+            Self::Unsplittable => "unsplittable",
+        }
+    }
+}
+
+/// Where the prompt of a reservation is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Prompt {
+    Here,
+    Elsewhere,
+}
+
+impl Prompt {
+    /// What a request adds to the target that generates for it.
+    pub(crate) fn counted(self, load: Load) -> Load {
+        match self {
+            Self::Here => load,
+            Self::Elsewhere => Load {
+                uncached_tokens: 0,
+                prefill_ms: 0.0,
+                interleave_ms: 0.0,
+                // Its first token says how fast another worker is.
+                answer: if load.answer == Answer::Streamed { Answer::Elsewhere } else { load.answer },
+                ..load
+            },
+        }
+    }
+}
+
+/// A job as each of its pools sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Split<'a> {
+    /// The job of the pool that generates.
+    pub(crate) decode: Job<'a>,
+    pool: Option<PrefillPool<'a>>,
+    /// The job of the pool that computes prompts, if anybody is in it.
+    prefill: Option<Job<'a>>,
+}
+
+impl<'a> Split<'a> {
+    pub(crate) fn of(job: &Job<'a>) -> Self {
+        let Some(pool) = job.prefill else { return Self { decode: *job, pool: None, prefill: None } };
+        // Who names a prefill worker means the prefill.
+        let named = job.pin.filter(|pin| pool.candidates.iter().any(|candidate| pin.allows(candidate.target)));
+        let prefill = Job {
+            policy: pool.policy,
+            pin: named,
+            candidates: pool.candidates,
+            excluded: pool.excluded,
+            // Its only token is its prompt's end.
+            answer: if job.answer == Answer::Elsewhere { Answer::Elsewhere } else { Answer::Streamed },
+            prefill: None,
+            ..*job
+        };
+        Self {
+            decode: Job { pin: job.pin.filter(|_| named.is_none()), ..*job },
+            pool: Some(pool),
+            prefill: (!pool.candidates.is_empty()).then_some(prefill),
+        }
+    }
+
+    /// Where the prompt is computed if this contender generates.
+    pub(crate) fn prompt(&self, contender: &Contender<'_>) -> Prompt {
+        let (Some(pool), Some(job)) = (self.pool, self.prefill) else { return Prompt::Here };
+        let worth_it = contender.surveyed.uncached_tokens > pool.uncached_token_threshold;
+        if worth_it || job.pin.is_some() { Prompt::Elsewhere } else { Prompt::Here }
+    }
+
+    /// The job of the prefill pool, or why there is no prefill; `None` for a job with one pool.
+    fn prefill(&self, choice: &Choice<'_>) -> Option<Result<Job<'a>, PrefillSkip>> {
+        self.pool?;
+        let Some(job) = self.prefill else { return Some(Err(PrefillSkip::NoPrefillWorker)) };
+        Some(match self.prompt(choice.winner()) {
+            Prompt::Elsewhere => Ok(job),
+            Prompt::Here => Err(PrefillSkip::UnderThreshold),
+        })
+    }
+}
+
+/// What was decided about a prefill.
+#[derive(Debug, Default)]
+pub(crate) struct Prefill {
+    pub(crate) leg: Option<PrefillLeg>,
+    pub(crate) note: Option<PrefillNote>,
+    /// Estimated time until the prompt is computed there.
+    pub(crate) wait_ms: f64,
+}
+
+impl Router {
+    /// Chooses who computes the prompt for the winner of `choice`, and counts the load there.
+    pub(crate) fn prefill(&self, now: Moment, split: &Split<'_>, choice: &Choice<'_>) -> Prefill {
+        let job = match split.prefill(choice) {
+            None => return Prefill::default(),
+            Some(Err(reason)) => return Prefill { note: Some(skipped(reason)), ..Prefill::default() },
+            Some(Ok(job)) => job,
+        };
+        let reserved =
+            self.weigh(now, &job, Blocks::Ignored, |state, choice| state.reserve(now, &job, choice, Prompt::Here));
+        // A pool with candidates never refuses: whoever is named is one of them.
+        let Ok((weighed, reservation)) = reserved else {
+            return Prefill { note: Some(skipped(PrefillSkip::NoPrefillWorker)), ..Prefill::default() };
+        };
+        if let Some(promised) = self.expect_blocks(now, &weighed.choice, 0.0) {
+            self.state.lock().ledger.promised(reservation, promised);
+        }
+        let (note, winner) = (chosen(&weighed), weighed.choice.winner());
+        let surveyed = &winner.surveyed;
+        let leg = PrefillLeg {
+            reservation,
+            target: winner.target(),
+            name: Arc::clone(&surveyed.candidate.name),
+            cache: surveyed.candidate.cache,
+            predicted_cached_tokens: surveyed.predicted_cached_tokens,
+            announced_cached_tokens: surveyed.announced_cached_tokens,
+        };
+        let cached = f64::from(surveyed.predicted_cached_tokens);
+        let own_ms = winner.standing.rates.prefill_ms(cached, f64::from(surveyed.uncached_tokens));
+        Prefill { leg: Some(leg), note: Some(note), wait_ms: winner.standing.backlog_ms + own_ms }
+    }
+
+    /// Who would compute the prompt for the winner of `choice`.
+    pub(crate) fn prefill_preview(&self, now: Moment, split: &Split<'_>, choice: &Choice<'_>) -> Option<PrefillNote> {
+        match split.prefill(choice)? {
+            Err(reason) => Some(skipped(reason)),
+            Ok(job) => self.weigh(now, &job, Blocks::Ignored, |_, _| ()).ok().map(|(weighed, ())| chosen(&weighed)),
+        }
+    }
+
+    /// What every target of the prefill pool would have to compute.
+    pub(crate) fn prefill_loads(&self, now: Moment, split: &Split<'_>) -> Vec<PotentialLoad> {
+        let weighed = split.prefill.and_then(|job| self.weigh(now, &job, Blocks::Ignored, |_, _| ()).ok());
+        weighed.map_or_else(Vec::new, |(weighed, ())| weighed.choice.potential_loads(|_| Prompt::Here))
+    }
+
+    /// A reservation whose request was not sent, through no fault of the worker: frees its load and takes back what the
+    /// index expects because of it. Unknown and repeated ids are ignored. Returns held requests that may go now.
+    pub fn withdrawn(&self, now: Moment, id: ReservationId) -> Vec<Released> {
+        let state = &mut *self.state.lock();
+        let Some(promised) = state.ledger.close(now, id) else { return Vec::new() };
+        self.index.retract(promised);
+        self.release(now, state)
+    }
+}
+
+fn skipped(reason: PrefillSkip) -> PrefillNote {
+    PrefillNote { skipped: Some(reason), ..PrefillNote::default() }
+}
+
+fn chosen(weighed: &Weighed<'_>) -> PrefillNote {
+    let winner = weighed.choice.winner();
+    PrefillNote {
+        target: Some((winner.target(), Arc::clone(&winner.surveyed.candidate.name))),
+        ..PrefillNote::default()
+    }
+}

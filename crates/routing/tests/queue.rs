@@ -1,0 +1,286 @@
+//! Who is held, who goes next, and that nobody is lost.
+
+mod fleet;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use fleet::{Ask, Fleet, ask, at_ms, target, tokens};
+use kv_blocks::{Tier, WorkerId};
+use proptest::prelude::*;
+use routing::{
+    Dispatch, Overrides, Patience, Pin, Policy, QueueSettings, Released, ReservationId, RoutingSettings, TargetLoad,
+    Ticket,
+};
+
+const PATIENT: Patience = Patience { limit: Duration::from_secs(30), waited: Duration::ZERO, bytes: 100 };
+
+/// A prompt of so many blocks that may wait. Before anything is learned a block takes 16/7 ms.
+fn patient(topic: u32, blocks: u32) -> Ask {
+    Ask { patience: Some(PATIENT), ..ask(tokens(topic, blocks)) }
+}
+
+fn with_queue(workers: u32, queue: QueueSettings) -> Fleet {
+    Fleet::new(workers, RoutingSettings { queue, ..RoutingSettings::default() })
+}
+
+fn held(dispatch: Dispatch) -> Ticket {
+    match dispatch {
+        Dispatch::Held(ticket) => ticket,
+        other => panic!("expected a ticket, got {other:?}"),
+    }
+}
+
+fn tickets(released: &[Released]) -> Vec<Ticket> {
+    released.iter().map(|released| released.ticket).collect()
+}
+
+/// A fleet of one whose worker has a long prompt to compute.
+fn busy() -> (Fleet, ReservationId) {
+    let fleet = with_queue(1, QueueSettings::default());
+    let long = fleet.plan(at_ms(0), &patient(1, 100)).reservation;
+    (fleet, long)
+}
+
+#[test]
+fn a_request_waits_here_while_its_target_has_more_to_compute_than_is_allowed_and_goes_at_the_first_token() {
+    let (fleet, long) = busy();
+    let ticket = held(fleet.dispatch(at_ms(1), &patient(2, 10)));
+    assert_eq!((fleet.router.held(), fleet.router.leases()), (1, 1));
+    assert!(fleet.router.released(at_ms(2)).is_empty());
+    let released = fleet.router.first_token(at_ms(101), long);
+    assert_eq!(tickets(&released), [ticket]);
+    assert_eq!(released[0].held, Duration::from_millis(100));
+    assert_eq!(released[0].plan.decode.target, target(1));
+    assert_eq!((fleet.router.held(), fleet.router.leases()), (0, 2));
+}
+
+#[test]
+fn a_target_that_can_begin_gets_a_request_at_once_and_two_that_cannot_are_waited_for() {
+    let fleet = with_queue(2, QueueSettings::default());
+    let mut bound = Vec::new();
+    for topic in 1..=2 {
+        bound.push(fleet.goes_to(at_ms(0), &patient(topic, 100)));
+    }
+    bound.sort_unstable();
+    assert_eq!(bound, [1, 2]);
+    held(fleet.dispatch(at_ms(1), &patient(3, 100)));
+}
+
+#[test]
+fn one_who_may_not_wait_or_is_pinned_or_asks_for_another_policy_is_bound_at_once() {
+    let (fleet, _) = busy();
+    fleet.plan(at_ms(1), &ask(tokens(2, 10)));
+    let pin = Some(Pin { worker: WorkerId(1), rank: None });
+    fleet.plan(at_ms(1), &Ask { pin, ..patient(3, 10) });
+    for policy in Policy::ALL.into_iter().filter(|policy| *policy != Policy::Warm) {
+        fleet.plan(at_ms(1), &Ask { policy: Some(policy), ..patient(4, 10) });
+    }
+    let off = with_queue(1, QueueSettings { enabled: false, ..QueueSettings::default() });
+    (1..10).for_each(|topic| drop(off.plan(at_ms(0), &patient(topic, 100))));
+    assert_eq!((fleet.router.held(), off.router.held()), (0, 0));
+}
+
+#[test]
+fn the_shortest_uncached_prompt_goes_first_and_waiting_makes_up_for_length() {
+    let (fleet, long) = busy();
+    let forty = held(fleet.dispatch(at_ms(1), &patient(2, 40)));
+    let thirty = held(fleet.dispatch(at_ms(2), &patient(3, 30)));
+    fleet.stored(1, &tokens(4, 60), Tier::Device);
+    let cached = held(fleet.dispatch(at_ms(3), &patient(4, 60)));
+    // Little enough to compute that another one may be bound behind it.
+    let released = fleet.router.first_token(at_ms(20), long);
+    assert_eq!(tickets(&released), [cached, thirty]);
+    let next = fleet.router.first_token(at_ms(30), released[0].plan.reservation);
+    assert_eq!(tickets(&next), []);
+    // 40 blocks are 91 ms, which a fifth of 500 ms makes up for: it goes before one that is shorter and has just come.
+    let fresh = held(fleet.dispatch(at_ms(500), &patient(5, 10)));
+    let released = fleet.router.first_token(at_ms(501), released[1].plan.reservation);
+    assert_eq!(tickets(&released)[0], forty);
+    assert_ne!(tickets(&released)[0], fresh);
+}
+
+#[test]
+fn a_higher_priority_goes_before_a_shorter_prompt() {
+    let (fleet, long) = busy();
+    let short = held(fleet.dispatch(at_ms(1), &patient(2, 30)));
+    let urgent = Overrides { priority: 1, ..Overrides::default() };
+    let urgent = held(fleet.dispatch(at_ms(2), &Ask { overrides: urgent, ..patient(3, 80) }));
+    let released = fleet.router.first_token(at_ms(20), long);
+    assert_eq!(tickets(&released), [urgent]);
+    let released = fleet.router.first_token(at_ms(30), released[0].plan.reservation);
+    assert_eq!(tickets(&released), [short]);
+}
+
+#[test]
+fn one_who_has_waited_as_long_as_it_may_is_bound_whatever_its_target_has_to_compute() {
+    let fleet = with_queue(1, QueueSettings::default());
+    // Two minutes of work, of which nothing is heard.
+    fleet.plan(at_ms(50_000), &patient(1, 52_500));
+    let first = held(fleet.dispatch(at_ms(50_001), &patient(2, 90)));
+    let waited = Patience { limit: Duration::from_secs(30), waited: Duration::from_secs(20), ..PATIENT };
+    let again = held(fleet.dispatch(at_ms(50_001), &Ask { patience: Some(waited), ..patient(3, 90) }));
+    let fresh = held(fleet.dispatch(at_ms(70_000), &patient(4, 10)));
+    assert!(fleet.router.tick(at_ms(80_000)).is_empty());
+    let then = fleet.router.next_release(at_ms(80_000)).expect("somebody is held");
+    assert_eq!(then, at_ms(80_001));
+    let released = fleet.router.released(then);
+    assert_eq!(tickets(&released), [again, first], "what was waited elsewhere counts");
+    assert_eq!(released[0].held, Duration::from_secs(50));
+    assert!(fleet.router.give_up(fresh));
+}
+
+#[test]
+fn a_newcomer_does_not_pass_those_who_are_held_but_may_go_where_they_do_not() {
+    let fleet = with_queue(2, QueueSettings::default());
+    fleet.stored(1, &tokens(1, 400), Tier::Device);
+    let pin = |worker| Some(Pin { worker: WorkerId(worker), rank: None });
+    fleet.plan(at_ms(0), &Ask { pin: pin(1), ..patient(2, 100) });
+    // Its blocks are on the first, far cheaper to wait for than to compute anew.
+    held(fleet.dispatch(at_ms(1), &patient(1, 400)));
+    let newcomer = held(fleet.dispatch(at_ms(2), &patient(3, 20)));
+    let released = fleet.router.released(at_ms(2));
+    assert_eq!(tickets(&released), [newcomer]);
+    assert_eq!(released[0].plan.decode.target, target(2));
+    assert_eq!(fleet.router.held(), 1);
+}
+
+#[test]
+fn entries_and_bytes_are_bounded_and_one_too_many_is_refused() {
+    let entries = with_queue(1, QueueSettings { max_entries: 2, ..QueueSettings::default() });
+    let bytes = with_queue(1, QueueSettings { max_bytes: 250, ..QueueSettings::default() });
+    for fleet in [&entries, &bytes] {
+        fleet.plan(at_ms(0), &patient(1, 100));
+        let first = held(fleet.dispatch(at_ms(1), &patient(2, 10)));
+        held(fleet.dispatch(at_ms(1), &patient(3, 10)));
+        let Dispatch::Refused(refusal) = fleet.dispatch(at_ms(1), &patient(4, 10)) else { panic!("there is no room") };
+        assert!(refusal.queue_full && refusal.excluded.is_empty());
+        assert!(fleet.router.give_up(first) && !fleet.router.give_up(first));
+        held(fleet.dispatch(at_ms(1), &patient(4, 10)));
+        assert_eq!((fleet.router.held(), fleet.router.leases()), (2, 1));
+    }
+}
+
+#[test]
+fn it_says_when_to_ask_again_though_nothing_is_heard() {
+    let (fleet, _) = busy();
+    assert_eq!(fleet.router.next_release(at_ms(0)), None, "nobody is held");
+    let ticket = held(fleet.dispatch(at_ms(1), &patient(2, 10)));
+    // 100 blocks take 228.6 ms; 50 ms before their end the next one may be bound.
+    let then = fleet.router.next_release(at_ms(1)).expect("the backlog shrinks with time");
+    assert!((178.0..180.0).contains(&then.ms_since(at_ms(0))), "{then:?}");
+    assert!(fleet.router.released(at_ms(170)).is_empty());
+    assert_eq!(tickets(&fleet.router.released(then)), [ticket]);
+}
+
+#[test]
+fn a_target_is_credited_with_what_it_was_given_and_has_not_finished() {
+    let fleet = with_queue(2, QueueSettings { enabled: false, ..QueueSettings::default() });
+    let home = fleet.goes_to(at_ms(0), &patient(1, 50));
+    // Long after the speculative entries of the index are gone, and before the engine said anything.
+    let later = fleet.plan(at_ms(60_000), &patient(1, 50));
+    assert_eq!(later.decode.target, target(home));
+    assert_eq!(later.decision.predicted_cached_tokens, 49 * 16);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Ask { topic: u32, blocks: u32, priority: i32 },
+    FirstToken(usize),
+    Done(usize),
+    Failed(usize),
+    Withdraw(usize),
+    Tick,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (1u32..6, 0u32..80, -1i32..2).prop_map(|(topic, blocks, priority)| Step::Ask { topic, blocks, priority }),
+        2 => (0usize..60).prop_map(Step::FirstToken),
+        1 => (0usize..60).prop_map(Step::Done),
+        1 => (0usize..60).prop_map(Step::Failed),
+        1 => (0usize..60).prop_map(Step::Withdraw),
+        1 => Just(Step::Tick),
+    ]
+}
+
+#[derive(Default)]
+struct Account {
+    open: Vec<ReservationId>,
+    waiting: Vec<Ticket>,
+    /// How often each ticket came out.
+    out: BTreeMap<Ticket, u32>,
+    seen: BTreeSet<ReservationId>,
+}
+
+impl Account {
+    fn take(&mut self, released: Vec<Released>) {
+        for released in released {
+            *self.out.entry(released.ticket).or_default() += 1;
+            self.reserve(released.plan.reservation);
+        }
+    }
+
+    fn reserve(&mut self, id: ReservationId) {
+        assert!(self.seen.insert(id), "a reservation is given out once");
+        self.open.push(id);
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_ticket_comes_out_once_and_every_load_ends_at_exactly_zero(
+        steps in prop::collection::vec(step(), 0..200),
+        max_entries in 1usize..20,
+    ) {
+        let fleet = with_queue(3, QueueSettings { max_entries, ..QueueSettings::default() });
+        let router = &fleet.router;
+        let mut account = Account::default();
+        let pick = |of: &[ReservationId], i: usize| of.get(i % of.len().max(1)).copied().unwrap_or(ReservationId(1 << 40));
+        let mut now = at_ms(0);
+        for (ms, step) in (0u64..).step_by(7).zip(&steps) {
+            now = at_ms(ms);
+            match step {
+                Step::Ask { topic, blocks, priority } => {
+                    let overrides = Overrides { priority: *priority, ..Overrides::default() };
+                    match fleet.dispatch(now, &Ask { overrides, random: ms, ..patient(*topic, *blocks) }) {
+                        Dispatch::Plan(plan) => account.reserve(plan.reservation),
+                        Dispatch::Held(ticket) => {
+                            account.waiting.push(ticket);
+                            account.take(router.released(now));
+                        }
+                        Dispatch::Refused(refusal) => {
+                            prop_assert!(refusal.queue_full && router.held() == max_entries);
+                        }
+                    }
+                }
+                Step::FirstToken(i) => account.take(router.first_token(now, pick(&account.open, *i))),
+                Step::Done(i) => account.take(router.done(now, pick(&account.open, *i))),
+                Step::Failed(i) => account.take(router.failed(now, pick(&account.open, *i))),
+                Step::Withdraw(i) => {
+                    if let Some(ticket) = account.waiting.get(i % account.waiting.len().max(1)).copied()
+                        && router.give_up(ticket)
+                    {
+                        *account.out.entry(ticket).or_default() += 1;
+                    }
+                }
+                Step::Tick => account.take(router.tick(now)),
+            }
+            prop_assert!(router.held() <= max_entries);
+        }
+        // Everything ends, and with it the wait of all who are left.
+        while let Some(id) = account.open.pop() {
+            now = now + Duration::from_millis(1);
+            account.take(router.done(now, id));
+        }
+        prop_assert_eq!(router.held(), 0);
+        prop_assert_eq!(account.out.len(), account.waiting.len());
+        prop_assert!(account.out.values().all(|times| *times == 1));
+        prop_assert_eq!(router.leases(), 0);
+        for candidate in &fleet.candidates {
+            prop_assert_eq!(router.load(candidate.target), TargetLoad::default());
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Two routers before one fleet and one Redis: what one hears of prefixes the other goes by, and whatever becomes of Redis,
+//! no request fails.
+
+mod harness;
+#[path = "../../redis-store/tests/redis_server/mod.rs"]
+mod redis_server;
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::{TcpListener, TcpStream},
+};
+
+use contract_id::contract;
+use dialect::Anchor;
+use harness::{Program, RawClient, Routed, Router as _, eventually, says, words};
+use redis_server::{RedisServer, redis_is_missing};
+use serde_json::{Value, json};
+
+/// A router that hears engine `b`'s stream, and one that hears nothing.
+struct Pair {
+    hears: Routed,
+    other: Program,
+    events: TcpStream,
+}
+
+impl Pair {
+    fn start(redis: &RedisServer) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let stream = format!("http://{}/v1/kv_events", listener.local_addr().expect("an address"));
+        let source = format!("{{backend_name: b, endpoint: \"{stream}\"}}");
+        let accepting = std::thread::spawn(move || accept(&listener));
+        let hears = Routed::with(&[&[], &[], &[]], &config(redis, &source), &[]);
+        let events = accepting.join().expect("it was accepted");
+        let workers: Vec<String> =
+            ('a'..).zip(&hears.engines).map(|(name, engine)| format!("{name}={}", engine.url())).collect();
+        let other = Program::serve_with(&config(redis, ""), &workers, &[]).ready(3);
+        Self { hears, other, events }
+    }
+
+    fn routers(&self) -> [&Program; 2] {
+        [&self.hears.router, &self.other]
+    }
+
+    fn say(&mut self, kind: &str, system: &str) {
+        let key = Anchor::System(system.into()).key("sim", 1024);
+        let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+        let event = format!("event: {kind}\ndata: {{\"prefix_hash\": \"{key}\", \"token_count\": 4000}}\n\n");
+        self.events.write_all(event.as_bytes()).expect("the router reads");
+    }
+}
+
+fn config(redis: &RedisServer, source: &str) -> String {
+    format!(
+        "prefix_routing: {{enabled: true}}\nresponse_cache: {{redis: {{url: \"{}\", connect_timeout_ms: 500, \
+         command_timeout_ms: 300}}}}\nkv_cache_index: {{enabled: true, backend: redis, event_sources: [{source}]}}\n",
+        redis.url()
+    )
+}
+
+/// The router's connection, its request read.
+fn accept(listener: &TcpListener) -> TcpStream {
+    let (mut stream, _) = listener.accept().expect("the router connects");
+    let mut lines = BufReader::new(stream.try_clone().expect("a second handle")).lines();
+    while !lines.next().expect("a head").expect("text").is_empty() {}
+    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n").expect("it reads");
+    stream
+}
+
+/// The worker that a request with this system prompt is sent to. It never fails.
+fn asked(router: &Program, system: &str) -> String {
+    let messages = [says("system", system), says("user", "hello")];
+    let reply =
+        RawClient::chat(&router.data(), &json!({"model": "sim", "messages": messages, "max_tokens": 1})).reply();
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    reply.header("x-warmroute-worker").expect("the reply names its worker").to_owned()
+}
+
+fn until_sent(router: &Program, system: &str, worker: &str) {
+    eventually("the request to be sent there", || (asked(router, system) == worker).then_some(()));
+}
+
+fn health(router: &Program) -> Value {
+    RawClient::get(&router.data(), "/health").json()
+}
+
+fn until_degraded(router: &Program, degraded: &Value) {
+    eventually("the health to say so", || (health(router)["degraded"] == *degraded).then_some(()));
+}
+
+/// A system prompt that the ring does not send to b.
+fn prompt(pair: &Pair) -> (String, String) {
+    let prompts = (0..20).map(|n| format!("You are assistant {n}. {}", words(&n.to_string(), 30)));
+    let mut homes = prompts.map(|prompt| (asked(&pair.other, &prompt), prompt));
+    let (home, prompt) = homes.find(|(home, _)| home != "b").expect("a ring has more than one owner");
+    assert_eq!(asked(&pair.hears.router, &prompt), home, "rings agree");
+    (prompt, home)
+}
+
+#[test]
+#[contract("CK40", "CK53")]
+fn two_routers_send_a_prompt_where_one_of_them_heard_that_it_is() {
+    if redis_is_missing() {
+        return;
+    }
+    let redis = RedisServer::start();
+    let mut pair = Pair::start(&redis);
+    for router in pair.routers() {
+        until_degraded(router, &json!([]));
+    }
+    let (prompt, home) = prompt(&pair);
+    pair.say("cache_created", &prompt);
+    for router in pair.routers() {
+        until_sent(router, &prompt, "b");
+    }
+    let stats = |router: &Program| RawClient::get(&router.admin(), "/admin/kv-index/stats").json();
+    let [heard, told] = pair.routers().map(stats);
+    assert_eq!((&heard["config"]["backend"], &heard["index"]["entry_count"]), (&json!("redis"), &json!(1)));
+    assert_eq!(told["index"]["entry_count"], 0, "what it heard itself");
+    assert!(told["index"]["total_hits"].as_u64() > Some(0));
+
+    pair.say("cache_evicted", &prompt);
+    for router in pair.routers() {
+        until_sent(router, &prompt, &home);
+    }
+}
+
+#[test]
+#[contract("CK36", "CK37", "CK38", "CK65", "CK81")]
+fn redis_killed_paused_and_started_again_costs_no_request() {
+    if redis_is_missing() {
+        return;
+    }
+    let mut redis = RedisServer::start();
+    let mut pair = Pair::start(&redis);
+    let (prompt, home) = prompt(&pair);
+    pair.say("cache_created", &prompt);
+    until_sent(&pair.other, &prompt, "b");
+    let away = |pair: &Pair| {
+        for router in pair.routers() {
+            // Whoever asks it notices; a router without requests does when it next looks.
+            eventually("the loss to be noticed", || {
+                asked(router, &prompt);
+                (health(router)["degraded"] == json!(["redis"])).then_some(())
+            });
+            let page = RawClient::get(&router.admin(), "/metrics").text();
+            assert!(page.contains("continuum_cache_fallback_active 1\n"), "{page}");
+        }
+        // The one goes by what it heard, the other by the ring.
+        until_sent(&pair.hears.router, &prompt, "b");
+        until_sent(&pair.other, &prompt, &home);
+    };
+    let back = |pair: &Pair| {
+        for router in pair.routers() {
+            until_degraded(router, &json!([]));
+            until_sent(router, &prompt, "b");
+        }
+    };
+
+    redis.pause();
+    // Requests notice it, and none of them fails.
+    until_sent(&pair.other, &prompt, &home);
+    away(&pair);
+    redis.resume();
+    back(&pair);
+
+    redis.kill();
+    until_sent(&pair.other, &prompt, &home);
+    away(&pair);
+    redis.start_again();
+    // It is empty: the router that heard fills it.
+    back(&pair);
+}
+
+#[test]
+#[contract("CK33", "CK41")]
+fn without_a_url_the_start_is_refused() {
+    let ended = Program::finish_with_env(
+        &["serve", "-w", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"],
+        &[("WARMROUTE_KV_CACHE_INDEX__ENABLED", "true"), ("WARMROUTE_KV_CACHE_INDEX__BACKEND", "redis")],
+    );
+    assert_eq!(ended.code, Some(78), "{}", ended.stderr);
+    assert!(ended.stderr.contains("response_cache.redis.url"), "{}", ended.stderr);
+}
