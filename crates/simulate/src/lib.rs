@@ -21,6 +21,7 @@ mod random;
 mod report;
 mod run;
 mod spread;
+mod synthetic;
 mod trace;
 mod wire;
 
@@ -28,4 +29,5 @@ pub use cell::{Cell, Pace};
 pub use load::{infinite_hit_ratio, speedup_for};
 pub use report::{CellReport, Milliseconds, Report, TraceSummary, WorkerReport};
 pub use run::run;
+pub use synthetic::{KINDS, Kind, Parameter, Synthetic, SyntheticError};
 pub use trace::{Trace, TraceError, TraceRequest};

@@ -5,6 +5,7 @@
 mod agreement;
 mod by_hand;
 mod events;
+mod synthetic;
 
 use std::time::Duration;
 
