@@ -7,6 +7,7 @@
 mod figure;
 mod golden;
 mod measured;
+mod mishaps;
 mod workloads;
 
 use routing::RoutingSettings;

@@ -1,7 +1,7 @@
 //! Plays the workloads, each cell at several paces: from the first different pick on two runs have different histories, so
 //! the figures of a single one change by some percent with anything, and their mean by much less.
 
-use std::{sync::Mutex, thread, time::Duration};
+use std::{sync::Mutex, thread};
 
 use routing::RoutingSettings;
 use simulate::{Cell, CellReport, Pace, run};
@@ -54,17 +54,9 @@ pub(crate) fn measured(workloads: &[Workload], routing: &RoutingSettings) -> Vec
 
 fn play(workload: &Workload, fleet: Fleet, pace: f64, routing: &RoutingSettings) -> CellReport {
     let Fleet { workers, load } = fleet;
-    let mut cell = Cell {
-        routing: routing.clone(),
-        workers,
-        pace: Pace::for_load(&workload.trace, &workload.profile, workers, load),
-        profile: workload.profile,
-        event_delay: Duration::from_millis(20),
-        event_loss: 0.0,
-        seed: 1,
-    };
-    cell.pace.speedup *= 1.0 + pace / 1e3;
-    run(&workload.trace, &cell)
+    let mut at = Pace::for_load(&workload.trace, &workload.profile, workers, load);
+    at.speedup *= 1.0 + pace / 1e3;
+    run(&workload.trace, &Cell::new(routing.clone(), workers, at, workload.profile))
 }
 
 fn name(workload: &Workload, Fleet { workers, load }: Fleet) -> String {
