@@ -35,6 +35,7 @@ mod yaml;
 pub use convert::convert_vllm_router;
 pub use listen::{Listen, NotAnAddress};
 pub use load::{CheckUrl, Override, Source, load};
+pub use nearest::nearest;
 pub use problem::Problem;
 pub use redis_url::{NotARedisUrl, RedisUrl};
 pub use schema::{reference_page, schema};

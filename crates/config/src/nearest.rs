@@ -1,7 +1,7 @@
 //! The known name that a mistyped one was probably meant to be.
 
 /// The closest candidate, if it is close enough to be a likely typing error: at most a third of the letters off.
-pub(crate) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
+pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
     // Long names are no typing errors of ours, and the distance costs the product of the lengths.
     if name.is_empty() || name.len() > 64 {
         return None;

@@ -5,7 +5,7 @@
 //! ```
 #![allow(clippy::print_stdout, reason = "it is there to print")]
 
-use std::{error::Error, time::Duration};
+use std::error::Error;
 
 use engine_model::Profile;
 use kv_blocks::BlockSize;
@@ -35,8 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 let pace = Pace::for_load(&trace, &profile, workers, load);
                 let play = |policy| {
                     let routing = RoutingSettings { policy, ..RoutingSettings::default() };
-                    let event_delay = Duration::from_millis(20);
-                    run(&trace, &Cell { routing, workers, pace, profile, event_delay, event_loss: 0.0, seed: 1 })
+                    run(&trace, &Cell::new(routing, workers, pace, profile))
                 };
                 let (one, other) = (play(ours), play(theirs));
                 row(&file, workers, load, &one, &other);

@@ -8,7 +8,7 @@
 //! ```
 #![allow(clippy::print_stdout, reason = "it is there to print")]
 
-use std::{error::Error, time::Duration};
+use std::error::Error;
 
 use engine_model::Profile;
 use kv_blocks::BlockSize;
@@ -39,8 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let pace = Pace::for_load(&trace, &profile, workers, load);
             for (policy, seed) in POLICIES.iter().flat_map(|policy| seeds.iter().map(move |seed| (*policy, *seed))) {
                 let routing = RoutingSettings { policy, speculative: false, ..RoutingSettings::default() };
-                let event_delay = Duration::from_millis(20);
-                let report = run(&trace, &Cell { routing, workers, pace, profile, event_delay, event_loss: 0.0, seed });
+                let report = run(&trace, &Cell { seed, ..Cell::new(routing, workers, pace, profile) });
                 let (ttft, itl) = (report.ttft_ms, report.itl_ms);
                 let hits = report.block_hit_ratio;
                 println!("{workers},{load},{policy},{seed},{hits:.4},{:.1},{:.1},{:.2}", ttft.mean, ttft.p99, itl.mean);

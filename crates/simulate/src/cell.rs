@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use engine_model::Profile;
-use routing::RoutingSettings;
+use routing::{CacheSource, RoutingSettings};
 
 use crate::{Trace, speedup_for};
 
@@ -18,12 +18,63 @@ pub struct Cell {
     pub pace: Pace,
     /// What each engine is.
     pub profile: Profile,
+    /// Whether the router follows what engines announce, or knows of its own decisions alone.
+    pub cache: CacheSource,
     /// Time from a change of a cache to the router's knowledge of it.
     pub event_delay: Duration,
     /// Share of the engines' messages that never arrive, 0 to 1.
     pub event_loss: f64,
+    /// How long a request may be held, where requests are held at all.
+    pub wait: Duration,
+    /// What is not as it should be.
+    pub mishaps: Mishaps,
     /// Another seed settles ties and loses messages differently.
     pub seed: u64,
+}
+
+impl Cell {
+    /// An experiment with nothing special about it: announcements take 20 ms, and nobody waits for longer than 30 s.
+    pub fn new(routing: RoutingSettings, workers: u32, pace: Pace, profile: Profile) -> Self {
+        Self {
+            routing,
+            workers,
+            pace,
+            profile,
+            cache: CacheSource::Events,
+            event_delay: Duration::from_millis(20),
+            event_loss: 0.0,
+            wait: Duration::from_secs(30),
+            mishaps: Mishaps::default(),
+            seed: 1,
+        }
+    }
+}
+
+/// What is not as it should be in a fleet. Engines that there are not are ignored.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Mishaps {
+    /// Engines that are slower than their profile. Load is still counted as if they were not.
+    pub slow: Vec<Slow>,
+    /// Engines whose blocks the router forgets, though they keep them.
+    pub forgotten: Vec<Forgotten>,
+}
+
+/// An engine that takes longer for everything.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slow {
+    /// Which engine, from 0.
+    pub worker: u32,
+    /// How many times as long; above 0, and below 1 it is faster.
+    pub times: f64,
+}
+
+/// The router's view of an engine's cache is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forgotten {
+    /// Which engine, from 0.
+    pub worker: u32,
+    /// When, in virtual time.
+    pub at: Duration,
 }
 
 /// How fast a trace is played.

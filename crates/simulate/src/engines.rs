@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use engine_model::{Allocation, Engine, EngineSettings, NamedRequest, Next, StepOutcome, SubmitError, Timing};
 use kv_blocks::{BlockSize, DpRank, Identity, Moment, Namespace, Target, WorkerId};
-use routing::{CacheSource, Candidate, Tiers};
+use routing::{Candidate, Tiers};
 
 use crate::Cell;
 
@@ -41,13 +41,13 @@ impl Engines {
         let blocks = cell.profile.kv_tokens / namespace.block_size.tokens();
         Self {
             engines: (0..cell.workers)
-                .map(|_| Modelled {
-                    engine: Engine::new(settings(cell, namespace.block_size, blocks)),
+                .map(|number| Modelled {
+                    engine: Engine::new(settings(cell, number, namespace.block_size, blocks)),
                     stepping: false,
                     wake_at: None,
                 })
                 .collect(),
-            candidates: (0..cell.workers).map(|number| candidate(number, namespace, blocks)).collect(),
+            candidates: (0..cell.workers).map(|number| candidate(cell, number, namespace, blocks)).collect(),
         }
     }
 
@@ -99,7 +99,8 @@ pub(crate) fn namespace(block_size: BlockSize) -> Namespace {
     Namespace { model: Arc::from("simulated"), lora: None, salt: None, block_size, identity: Identity::Tokens }
 }
 
-fn settings(cell: &Cell, block_size: BlockSize, device_blocks: u32) -> EngineSettings {
+fn settings(cell: &Cell, number: u32, block_size: BlockSize, device_blocks: u32) -> EngineSettings {
+    let slow = cell.mishaps.slow.iter().find(|slow| slow.worker == number);
     EngineSettings {
         block_size,
         device_blocks,
@@ -108,19 +109,19 @@ fn settings(cell: &Cell, block_size: BlockSize, device_blocks: u32) -> EngineSet
         max_num_seqs: MAX_SEQUENCES,
         max_num_batched_tokens: MAX_BATCHED_TOKENS,
         allocation: Allocation::Reserved,
-        timing: Timing::new(cell.profile),
+        timing: Timing::new(cell.profile).speed(slow.map_or(1.0, |slow| 1.0 / slow.times)),
         seed: cell.seed,
         alphabet: Arc::default(),
     }
 }
 
-fn candidate(number: u32, namespace: &Namespace, blocks: u32) -> Candidate {
+fn candidate(cell: &Cell, number: u32, namespace: &Namespace, blocks: u32) -> Candidate {
     Candidate {
         target: Target { worker: WorkerId(number), rank: DpRank(0) },
         name: format!("w{}", number + 1).into(),
         namespace: namespace.clone(),
         weight: 1.0,
-        cache: CacheSource::Events,
+        cache: cell.cache,
         total_blocks: Some(blocks),
         tiers: Tiers::default(),
         stream_state: Some("live"),

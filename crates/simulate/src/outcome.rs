@@ -4,7 +4,7 @@ use kv_blocks::Moment;
 use routing::ReservationId;
 
 use crate::{
-    Cell, CellReport, Milliseconds, Trace, WorkerReport,
+    Cell, CellReport, Milliseconds, RequestReport, Trace, TraceRequest, WorkerReport,
     figures::{imbalance, mean, percentile, ratio, sorted},
     report::rounded,
 };
@@ -19,6 +19,18 @@ pub(crate) struct Outcome {
     pub(crate) cached_tokens: u32,
     pub(crate) first_token: Option<Moment>,
     pub(crate) done: Option<Moment>,
+}
+
+impl Outcome {
+    pub(crate) fn report(&self, asked: &TraceRequest) -> RequestReport {
+        RequestReport {
+            arrival_s: self.arrival.since_start().as_secs_f64(),
+            worker: self.placed.map(|(worker, _)| worker),
+            held: self.held,
+            computed_tokens: asked.prompt_tokens - self.cached_tokens,
+            ttft_ms: self.first_token.map(|then| then.ms_since(self.arrival)),
+        }
+    }
 }
 
 /// A whole run.

@@ -24,4 +24,11 @@ impl Random {
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
+
+    /// From 0 to below `end`; 0 if that is 0.
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        let scaled = (u128::from(self.next()) * u128::from(end)) >> 64;
+        // Less than `end`, which is a u64.
+        u64::try_from(scaled).unwrap_or(0)
+    }
 }

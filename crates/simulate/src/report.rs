@@ -99,6 +99,21 @@ pub struct WorkerReport {
     pub hit_tokens: u64,
 }
 
+/// What became of one request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RequestReport {
+    /// When it came, in seconds of virtual time.
+    pub arrival_s: f64,
+    /// The engine that it was sent to, from 0.
+    pub worker: Option<usize>,
+    /// Whether the router held it back for a while.
+    pub held: bool,
+    /// Prompt tokens that were not found in the cache there; all of them if it has no first token.
+    pub computed_tokens: u32,
+    /// From arrival to first token.
+    pub ttft_ms: Option<f64>,
+}
+
 /// Rounds a figure to so many decimals: the rest is no information.
 pub(crate) fn rounded(value: f64, decimals: i32) -> f64 {
     let scale = 10f64.powi(decimals);

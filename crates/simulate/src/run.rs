@@ -8,7 +8,7 @@ use kv_index::{IndexSettings, KvIndex};
 use routing::{Answer, Dispatch, Job, NoStopwatch, Overrides, Patience, Plan, Released, Router, Ticket};
 
 use crate::{
-    Cell, CellReport, Trace,
+    Cell, CellReport, RequestReport, Trace,
     agenda::Agenda,
     engines::{Engines, Onward, namespace},
     outcome::{Outcome, Outcomes},
@@ -25,17 +25,19 @@ const PATIENCE: Duration = Duration::from_secs(900);
 /// How often the router is told that time passes, as `warmroute serve` does.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Requests may be held as `warmroute serve` lets them by default; nobody gives up.
-const PATIENT: Patience = Patience { limit: Duration::from_secs(30), waited: Duration::ZERO, bytes: 0 };
-
 /// Keeps the numbers drawn for decisions apart from those that lose messages.
 const PURPOSE: u64 = 1;
 
 /// Plays `trace` in one cell.
 pub fn run(trace: &Trace, cell: &Cell) -> CellReport {
+    run_in_detail(trace, cell).0
+}
+
+/// The same, and what became of each request, in the order of arrival.
+pub fn run_in_detail(trace: &Trace, cell: &Cell) -> (CellReport, Vec<RequestReport>) {
     let mut run = Run::new(trace, cell);
     run.play();
-    run.report()
+    (run.report(), run.requests.iter().zip(&trace.requests).map(|(outcome, asked)| outcome.report(asked)).collect())
 }
 
 /// What happens at a moment.
@@ -46,6 +48,8 @@ enum What {
     /// An engine has to be looked at.
     Wake(usize),
     Message(Message),
+    /// The router loses its view of an engine's cache.
+    Forget(usize),
     /// Held requests may go.
     Release,
     Tick,
@@ -55,6 +59,7 @@ struct Run<'a> {
     trace: &'a Trace,
     cell: &'a Cell,
     router: Router,
+    index: Arc<KvIndex>,
     engines: Engines,
     wire: Wire,
     agenda: Agenda<What>,
@@ -82,7 +87,8 @@ impl<'a> Run<'a> {
         let requests: Vec<_> = trace.requests.iter().map(|request| unheard_of(request.arrival_s, cell)).collect();
         Self {
             router: Router::new(cell.routing.clone(), Arc::clone(&index)),
-            wire: Wire::new(index, namespace, cell.event_delay, cell.event_loss, cell.seed),
+            wire: Wire::new(Arc::clone(&index), namespace, cell),
+            index,
             agenda: Agenda::default(),
             random: Random::new(cell.seed, PURPOSE),
             held: HashMap::new(),
@@ -100,6 +106,9 @@ impl<'a> Run<'a> {
     fn play(&mut self) {
         self.expect_arrival(0);
         self.agenda.put(Moment::START + TICK, What::Tick);
+        for forgotten in &self.cell.mishaps.forgotten {
+            self.agenda.put(Moment::at(forgotten.at), What::Forget(forgotten.worker as usize));
+        }
         while self.open > 0
             && let Some((now, what)) = self.agenda.next()
             && now <= self.end
@@ -109,6 +118,7 @@ impl<'a> Run<'a> {
                 What::StepEnd(worker) => self.end_step(now, worker),
                 What::Wake(worker) => self.rouse(now, worker),
                 What::Message(message) => self.wire.deliver(&message),
+                What::Forget(worker) => self.forget(worker),
                 What::Release => self.release(now),
                 What::Tick => self.tick(now),
             }
@@ -134,7 +144,8 @@ impl<'a> Run<'a> {
             prompt_tokens: asked.prompt_tokens,
             expected_output_tokens: None,
             answer: Answer::Streamed,
-            patience: Some(PATIENT),
+            // Nobody gives up.
+            patience: Some(Patience { limit: self.cell.wait, waited: Duration::ZERO, bytes: 0 }),
             candidates: &self.engines.candidates,
             excluded: &[],
             prefill: None,
@@ -224,6 +235,12 @@ impl<'a> Run<'a> {
             self.open -= 1;
         }
         released
+    }
+
+    fn forget(&self, worker: usize) {
+        if let Some(candidate) = self.engines.candidates.get(worker) {
+            self.index.clear(candidate.target);
+        }
     }
 
     fn release(&mut self, now: Moment) {

@@ -5,8 +5,9 @@ use std::{sync::Arc, time::Duration};
 use engine_model::CacheEvent;
 use kv_blocks::{Namespace, SequenceHash, Target};
 use kv_index::KvIndex;
+use routing::CacheSource;
 
-use crate::random::Random;
+use crate::{Cell, random::Random};
 
 /// Keeps the numbers drawn here apart from the router's.
 const PURPOSE: u64 = 2;
@@ -16,6 +17,8 @@ const PURPOSE: u64 = 2;
 pub(crate) struct Wire {
     index: Arc<KvIndex>,
     namespace: Namespace,
+    /// Whether anybody listens.
+    followed: bool,
     delay: Duration,
     loss: f64,
     random: Random,
@@ -33,13 +36,21 @@ pub(crate) struct Message {
 }
 
 impl Wire {
-    pub(crate) fn new(index: Arc<KvIndex>, namespace: Namespace, delay: Duration, loss: f64, seed: u64) -> Self {
-        Self { index, namespace, delay, loss, random: Random::new(seed, PURPOSE), torn: Vec::new() }
+    pub(crate) fn new(index: Arc<KvIndex>, namespace: Namespace, cell: &Cell) -> Self {
+        Self {
+            index,
+            namespace,
+            followed: cell.cache == CacheSource::Events,
+            delay: cell.event_delay,
+            loss: cell.event_loss,
+            random: Random::new(cell.seed, PURPOSE),
+            torn: Vec::new(),
+        }
     }
 
     /// Sends what a step brought; the message and how long it is under way, or nothing if it got lost on the way.
     pub(crate) fn send(&mut self, worker: usize, from: Target, events: Vec<CacheEvent>) -> Option<(Duration, Message)> {
-        if events.is_empty() {
+        if !self.followed || events.is_empty() {
             return None;
         }
         if self.torn.len() <= worker {

@@ -251,7 +251,8 @@ pub(crate) fn scheme(settings: &Settings) -> HashScheme {
     }
 }
 
-fn routing(settings: &Settings) -> RoutingSettings {
+/// The settings of the decision.
+pub(crate) fn routing(settings: &Settings) -> RoutingSettings {
     let routing = &settings.routing;
     RoutingSettings {
         // A test reads every word that the configuration takes.

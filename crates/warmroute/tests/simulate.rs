@@ -101,6 +101,69 @@ fn the_table_has_a_line_for_each_experiment() {
     assert_eq!(lines.len(), 6);
 }
 
+const CHAT: &str = "synthetic:chat?sessions=30&seed=7";
+
+#[test]
+fn a_workload_that_is_made_up_gives_the_same_figures_from_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("chat.jsonl").to_str().unwrap().to_owned();
+    let written = simulate(CHAT, &["--write-trace", &file]);
+    assert_eq!((written.code, written.stdout.as_str()), (Some(0), ""), "{}", written.stderr);
+    let flags = ["--policy", "warm", "--workers", "2"];
+    let (made_up, read) = (report(CHAT, &flags), report(&file, &flags));
+    assert_eq!(made_up["trace"]["file"], CHAT);
+    assert_eq!(made_up["cells"], read["cells"]);
+    assert_ne!(report("synthetic:chat?sessions=30&seed=8", &flags)["cells"], read["cells"]);
+}
+
+#[test]
+fn the_report_is_written_as_json_as_a_page_or_as_both_and_printed_all_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (json, page, both) = (path("a.json"), path("a.html"), path("both"));
+    let flags = ["--workers", "2", "--json", "--out", &json, "--out", &page, "--out", &both];
+    let finished = simulate(CHAT, &flags);
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    assert_eq!(fs::read_to_string(&json).unwrap(), finished.stdout);
+    let html = fs::read_to_string(&page).unwrap();
+    assert!(html.starts_with("<!DOCTYPE html>") && html.contains("synthetic:chat?sessions=30&amp;seed=7"), "{html}");
+    assert_eq!(fs::read_to_string(format!("{both}/report.json")).unwrap(), finished.stdout);
+    assert_eq!(fs::read_to_string(format!("{both}/report.html")).unwrap(), html);
+    simulate(CHAT, &flags);
+    assert_eq!(fs::read_to_string(&page).unwrap(), html, "the same bytes");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_ends_with_1_after_the_report() {
+    let finished = simulate(CHAT, &["--workers", "2", "--out", "/nowhere/at/all.json"]);
+    assert_eq!(finished.code, Some(1));
+    assert!(finished.stdout.contains("round_robin"), "{}", finished.stdout);
+    assert!(finished.stderr.contains("/nowhere/at/all.json cannot be written"), "{}", finished.stderr);
+}
+
+#[test]
+fn a_key_of_the_configuration_changes_what_is_simulated() {
+    let agents = "synthetic:agents?runs=40&minutes=1";
+    let held = |settings: &[&str]| {
+        let flags = [&["--policy", "warm", "--workers", "2", "--profile", "70b-h100x2"], settings].concat();
+        report(agents, &flags)["cells"][0]["held_ratio"].as_f64().unwrap()
+    };
+    assert!(held(&[]) > 0.0);
+    assert_eq!(held(&["--set", "queue.enabled=false"]), 0.0);
+    assert_eq!(held(&["--set", "queue.hold_above=3600s", "--set", "queue.ageing=1"]), 0.0);
+}
+
+#[test]
+fn a_slow_engine_and_a_lost_view_change_the_figures() {
+    let ttft = |flag: &str, value: &str| {
+        let flags = ["--policy", "warm", "--workers", "2", "--speedup", "1", flag, value];
+        report(CHAT, &flags)["cells"][0]["ttft_ms"]["mean"].as_f64().unwrap()
+    };
+    let usual = ttft("--seed", "1");
+    assert!(ttft("--slow", "w2=3.0") > usual);
+    assert!(ttft("--forget", "w1=300") > usual);
+}
+
 #[test]
 fn a_flag_that_makes_no_sense_ends_with_2_and_says_what_was_expected() {
     for (flags, expected) in [
@@ -112,11 +175,31 @@ fn a_flag_that_makes_no_sense_ends_with_2_and_says_what_was_expected() {
         (&["--trace-block-tokens", "0"], "expected 1 to 65536 tokens"),
         (&["--workers", "0"], "0 is not in 1..="),
         (&["--kv-tokens", "1000"], "give it more with --kv-tokens"),
+        (&["--set", "queue.enabledd=false"], "did you mean `queue.enabled`?"),
+        (&["--set", "queue.ageing=old"], "--set: queue.ageing: cannot use `old`: expected a number"),
+        (&["--set", "queue"], "expected NAME=VALUE"),
+        (&["--slow", "w1=0"], "such as w1=3.0"),
+        (&["--slow", "w9=2"], "there is no w9: expected one of w1 to w8"),
+        (&["--forget", "0=2"], "such as w1=30"),
+        (&["--out", "report.pdf"], "and .pdf is neither"),
     ] {
         let finished = simulate(CONVERSATION, flags);
         assert_eq!(finished.code, Some(2), "{flags:?}");
         assert!(finished.stderr.contains(expected), "{flags:?}: {}", finished.stderr);
         assert_eq!(finished.stdout, "");
+    }
+}
+
+#[test]
+fn a_workload_that_cannot_be_made_up_is_told_with_what_can() {
+    for (trace, expected) in [
+        ("synthetic:chatter", "expected one of chat, agents, tenants"),
+        ("synthetic:chat?sesions=1", "expected one of sessions, turns"),
+        ("synthetic:tenants?skew=9", "expected a whole number from 0 to 3"),
+    ] {
+        let finished = simulate(trace, &[]);
+        assert_eq!(finished.code, Some(2), "{trace}");
+        assert!(finished.stderr.contains(expected), "{trace}: {}", finished.stderr);
     }
 }
 

@@ -5,8 +5,9 @@
 mod agreement;
 mod by_hand;
 mod events;
-
-use std::time::Duration;
+mod mishaps;
+mod page;
+mod synthetic;
 
 use engine_model::Profile;
 use kv_blocks::BlockSize;
@@ -15,15 +16,8 @@ use simulate::{Cell, Pace, Trace};
 
 /// So many engines of the usual profile under a policy, at the recorded speed.
 fn cell(policy: Policy, workers: u32) -> Cell {
-    Cell {
-        routing: RoutingSettings { policy, ..RoutingSettings::default() },
-        workers,
-        pace: Pace::faster(1.0),
-        profile: Profile::named("8b-h200").unwrap(),
-        event_delay: Duration::from_millis(20),
-        event_loss: 0.0,
-        seed: 1,
-    }
+    let routing = RoutingSettings { policy, ..RoutingSettings::default() };
+    Cell::new(routing, workers, Pace::faster(1.0), Profile::named("8b-h200").unwrap())
 }
 
 /// A trace with blocks of 512 tokens.

@@ -48,6 +48,9 @@ fn take<'a>(next: &AtomicUsize, cells: &'a [Cell]) -> Option<(usize, &'a Cell)> 
     cells.get(place).map(|cell| (place, cell))
 }
 
+/// Width of the bar, in letters.
+const BAR: usize = 30;
+
 /// One line on a terminal, overwritten.
 struct Progress {
     cells: usize,
@@ -56,7 +59,8 @@ struct Progress {
 
 impl Progress {
     fn show(&self, done: usize) {
-        self.write(&format!("\r{done} of {} experiments done", self.cells));
+        let filled = BAR * done / self.cells.max(1);
+        self.write(&format!("\r[{:<BAR$}] {done} of {} experiments", "#".repeat(filled), self.cells));
     }
 
     fn clear(&self) {

@@ -33,7 +33,7 @@ pub(super) fn of(report: &Report) -> String {
     text
 }
 
-const HEAD: [&str; 14] = [
+const HEAD: [&str; 15] = [
     "policy",
     "workers",
     "load",
@@ -47,10 +47,11 @@ const HEAD: [&str; 14] = [
     "ITL p99",
     "e2e mean",
     "imbalance",
+    "held %",
     "unfinished",
 ];
 
-fn row(cell: &CellReport) -> [String; 14] {
+fn row(cell: &CellReport) -> [String; 15] {
     let whole = |ms: f64| format!("{ms:.0}");
     [
         cell.policy.to_owned(),
@@ -66,6 +67,7 @@ fn row(cell: &CellReport) -> [String; 14] {
         format!("{:.2}", cell.itl_ms.p99),
         whole(cell.e2e_ms.mean),
         format!("{:.3}", cell.prefill_imbalance),
+        format!("{:.1}", cell.held_ratio * 100.0),
         cell.unfinished.to_string(),
     ]
 }

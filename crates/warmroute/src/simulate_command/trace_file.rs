@@ -1,15 +1,18 @@
-//! A trace on disk, plain or compressed with zstd.
+//! Where a trace comes from: a file, plain or compressed with zstd, or nowhere.
 
 use std::{
     fs::File,
     io::{self, Read},
-    path::Path,
+    path::{Path, PathBuf},
+    str::FromStr,
 };
 
+use kv_blocks::BlockSize;
 use ruzstd::decoding::{
     StreamingDecoder,
     errors::{FrameDecoderError, ReadFrameHeaderError},
 };
+use simulate::{Synthetic, SyntheticError};
 
 /// Most bytes of a file, and of what is in it: some fifty times the longest public trace.
 const MOST_BYTES: u64 = 1 << 30;
@@ -17,9 +20,51 @@ const MOST_BYTES: u64 = 1 << 30;
 /// What a compressed file begins with.
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
+/// What the name of a workload that is made up begins with.
+const SYNTHETIC: &str = "synthetic:";
+
+/// Where a trace comes from.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    /// A file.
+    File(PathBuf),
+    /// It is made up; the name as it was given.
+    Synthetic(String, Synthetic),
+}
+
+impl FromStr for Source {
+    type Err = SyntheticError;
+
+    fn from_str(text: &str) -> Result<Self, SyntheticError> {
+        match text.strip_prefix(SYNTHETIC) {
+            Some(name) => Ok(Self::Synthetic(text.to_owned(), name.parse()?)),
+            None => Ok(Self::File(text.into())),
+        }
+    }
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(path) => path.display().fmt(f),
+            Self::Synthetic(name, _) => f.write_str(name),
+        }
+    }
+}
+
+impl Source {
+    /// The trace as JSON lines, with ids for blocks of this size where it is made up; a message if there is none.
+    pub(super) fn text(&self, block_size: BlockSize) -> Result<String, String> {
+        match self {
+            Self::File(path) => read(path).map_err(|error| error.to_string()),
+            Self::Synthetic(_, synthetic) => synthetic.text(block_size).map_err(|error| error.to_string()),
+        }
+    }
+}
+
 /// Why a file is no trace.
 #[derive(Debug)]
-pub(super) enum Unreadable {
+enum Unreadable {
     Io(io::Error),
     TooLong,
     NotZstd(String),
@@ -38,7 +83,7 @@ impl std::fmt::Display for Unreadable {
 }
 
 /// The text in a file.
-pub(super) fn read(path: &Path) -> Result<String, Unreadable> {
+fn read(path: &Path) -> Result<String, Unreadable> {
     let mut bytes = Vec::new();
     File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes)).map_err(Unreadable::Io)?;
     let bytes = within_bounds(bytes)?;

@@ -1,0 +1,181 @@
+//! Charts as SVG, drawn by hand.
+
+use std::fmt::Write;
+
+use super::{MOST_WORKERS, escaped};
+use crate::CellReport;
+
+const WIDTH: f64 = 440.0;
+const HEIGHT: f64 = 220.0;
+/// Room for the numbers at the left, the names below, and the values above the bars.
+const LEFT: f64 = 52.0;
+const BELOW: f64 = 22.0;
+const ABOVE: f64 = 16.0;
+/// Share of a group's width that is left free beside its bars.
+const GAP: f64 = 0.2;
+/// Narrower bars have no number above them.
+const LEAST_LABELLED: f64 = 26.0;
+/// Lines across, and numbers beside them.
+const LINES: u32 = 4;
+
+/// Bars in groups.
+pub(super) struct Bars<'a> {
+    pub(super) title: &'static str,
+    /// The value at the foot of the bars.
+    pub(super) from: f64,
+    pub(super) groups: &'a [Group],
+    /// What the bars stand for, by place.
+    pub(super) names: &'a [&'static str],
+}
+
+/// Bars that stand together.
+pub(super) struct Group {
+    pub(super) name: String,
+    /// The place of the bar's name, and its value.
+    pub(super) bars: Vec<(usize, f64)>,
+}
+
+/// The colour of a place: far from that of the place before.
+pub(super) fn colour(place: usize) -> String {
+    format!("hsl({} 60% 48%)", (205 + place * 137) % 360)
+}
+
+impl Bars<'_> {
+    pub(super) fn drawn(&self) -> String {
+        let values = self.groups.iter().flat_map(|group| group.bars.iter().map(|(_, value)| *value));
+        let mut drawing = Drawing::new(self.title, self.from, values.fold(self.from, f64::max));
+        let slot = (WIDTH - LEFT) / self.groups.len().max(1) as f64;
+        for (place, group) in self.groups.iter().enumerate() {
+            let left = LEFT + slot * place as f64;
+            let width = slot * (1.0 - GAP) / group.bars.len().max(1) as f64;
+            for (number, (name, value)) in group.bars.iter().enumerate() {
+                let x = left + slot * GAP / 2.0 + width * number as f64;
+                let told = format!("{}, {}: {}", self.names[*name], group.name, short(*value));
+                drawing.bar(x, width, (self.from, *value), &colour(*name), &told);
+                if width >= LEAST_LABELLED {
+                    drawing.text(x + width / 2.0, drawing.y(*value) - 3.0, "middle", &short(*value));
+                }
+            }
+            drawing.text(left + slot / 2.0, HEIGHT - 6.0, "middle", &group.name);
+        }
+        drawing.done()
+    }
+}
+
+/// A bar for each engine of a cell: what it computed, and on top what it found.
+pub(super) fn stacked(title: &str, cell: &CellReport) -> String {
+    let shown = &cell.per_worker[..cell.per_worker.len().min(MOST_WORKERS)];
+    let parts = |place: usize| (shown[place].computed_tokens as f64, shown[place].hit_tokens as f64);
+    let most = (0..shown.len()).map(|place| parts(place).0 + parts(place).1).fold(0.0, f64::max);
+    let mut drawing = Drawing::new(title, 0.0, most);
+    let slot = (WIDTH - LEFT) / shown.len().max(1) as f64;
+    for place in 0..shown.len() {
+        let (computed, hits) = parts(place);
+        let (x, width) = (LEFT + slot * (place as f64 + GAP / 2.0), slot * (1.0 - GAP));
+        let name = format!("w{}", place + 1);
+        let requests = shown[place].requests;
+        let computed_told = format!("{name}: {} tokens computed, {requests} requests", short(computed));
+        drawing.bar(x, width, (0.0, computed), &colour(0), &computed_told);
+        drawing.bar(
+            x,
+            width,
+            (computed, computed + hits),
+            &colour(1),
+            &format!("{name}: {} tokens found", short(hits)),
+        );
+        if width >= LEAST_LABELLED / 2.0 {
+            drawing.text(x + width / 2.0, HEIGHT - 6.0, "middle", &name);
+        }
+    }
+    drawing.done()
+}
+
+/// A chart under way.
+struct Drawing {
+    svg: String,
+    from: f64,
+    to: f64,
+}
+
+impl Drawing {
+    /// An empty chart for values in this range, with its lines.
+    fn new(title: &str, from: f64, most: f64) -> Self {
+        let svg = format!(
+            "<figure><figcaption>{}</figcaption><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" \
+             role=\"img\">",
+            escaped(title)
+        );
+        // Where nothing rises above the foot, any range will do.
+        let to = if most > from && most.is_finite() { most } else { from + 1.0 };
+        let mut drawing = Self { svg, from, to };
+        for line in 0..=LINES {
+            let value = from + (to - from) * f64::from(line) / f64::from(LINES);
+            let y = drawing.y(value);
+            let _ = write!(
+                drawing.svg,
+                "<line x1=\"{LEFT}\" x2=\"{WIDTH}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"#8885\"/>"
+            );
+            drawing.text(LEFT - 5.0, y + 4.0, "end", &short(value));
+        }
+        drawing
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        let share = ((value - self.from) / (self.to - self.from)).clamp(0.0, 1.0);
+        HEIGHT - BELOW - share * (HEIGHT - BELOW - ABOVE)
+    }
+
+    /// A bar between two values, and what is told of it where a pointer rests.
+    fn bar(&mut self, x: f64, width: f64, (from, to): (f64, f64), colour: &str, told: &str) {
+        let (top, foot) = (self.y(to), self.y(from));
+        let (height, told) = (foot - top, escaped(told));
+        let _ = write!(
+            self.svg,
+            "<rect x=\"{x:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{colour}\"><title>{told}</title>\
+             </rect>"
+        );
+    }
+
+    fn text(&mut self, x: f64, y: f64, anchor: &str, text: &str) {
+        let text = escaped(text);
+        let _ = write!(self.svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>");
+    }
+
+    fn done(self) -> String {
+        self.svg + "</svg></figure>\n"
+    }
+}
+
+/// A number in few letters.
+fn short(value: f64) -> String {
+    match value.abs() {
+        size if size >= 1e7 => format!("{:.0}M", value / 1e6),
+        size if size >= 1e6 => format!("{:.1}M", value / 1e6),
+        size if size >= 1e4 => format!("{:.0}k", value / 1e3),
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let shown = [0.0, 1.075, 24.31, 340.2, 4_321.0, 43_210.0, 1_234_567.0, 98_765_432.0].map(short);
+        assert_eq!(shown, ["0.00", "1.07", "24.3", "340", "4321", "43k", "1.2M", "99M"]);
+    }
+
+    #[test]
+    fn the_highest_bar_fills_the_chart_and_what_is_no_number_does_no_harm() {
+        let groups = [Group { name: "load 0.3".to_owned(), bars: vec![(0, 5.0), (1, 10.0), (1, f64::NAN)] }];
+        let drawn = Bars { title: "T", from: 0.0, groups: &groups, names: &["a", "b<"] }.drawn();
+        let full = HEIGHT - BELOW - ABOVE;
+        assert!(drawn.contains(&format!("height=\"{full:.1}\"")), "{drawn}");
+        assert!(drawn.contains(&format!("height=\"{:.1}\"", full / 2.0)), "{drawn}");
+        assert!(drawn.contains("<title>b&lt;, load 0.3: 10.0</title>"), "{drawn}");
+        assert_eq!(drawn.matches("<rect").count(), 3);
+    }
+}

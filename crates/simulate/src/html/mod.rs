@@ -1,0 +1,159 @@
+//! A report as one page for a browser: charts and a table, nothing fetched from anywhere.
+//!
+//! **Invariant**: every text that is not ours is escaped, and the same report gives the same bytes.
+
+mod chart;
+mod table;
+
+use std::{collections::BTreeSet, fmt::Write};
+
+use self::chart::{Bars, Group};
+use crate::{CellReport, Report};
+
+/// Cells whose engines are shown one by one, and the engines shown of each: a page that can still be read.
+const MOST_CELLS: usize = 48;
+const MOST_WORKERS: usize = 64;
+
+const STYLE: &str = "\
+:root{color-scheme:light dark;font:15px/1.5 system-ui,sans-serif}\
+body{max-width:62rem;margin:2rem auto;padding:0 1rem}\
+h1{font-size:1.4rem}h2{font-size:1.15rem;margin-top:2rem}h3{font-size:1rem;margin-bottom:.2rem}\
+figure{display:inline-block;margin:0 1rem 1rem 0}figcaption{font-weight:600}\
+svg{max-width:100%;height:auto}svg text{font-size:11px;fill:currentColor}\
+table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.85rem}\
+th,td{padding:.15rem .5rem;text-align:right;border-bottom:1px solid #8884}\
+th:first-child,td:first-child{text-align:left}.scroll{overflow-x:auto}\
+.key{display:inline-block;width:.8em;height:.8em;margin:0 .3em 0 .9em}";
+
+/// What is shown of each cell, by load.
+const CHARTS: [Figure; 5] = [
+    Figure { title: "TTFT, mean (ms)", of: |cell| cell.ttft_ms.mean, from: 0.0 },
+    Figure { title: "TTFT, p99 (ms)", of: |cell| cell.ttft_ms.p99, from: 0.0 },
+    Figure { title: "Block hits (%)", of: |cell| cell.block_hit_ratio * 100.0, from: 0.0 },
+    Figure { title: "Prefill imbalance, above 1", of: |cell| cell.prefill_imbalance, from: 1.0 },
+    Figure { title: "ITL, mean (ms)", of: |cell| cell.itl_ms.mean, from: 0.0 },
+];
+
+struct Figure {
+    title: &'static str,
+    of: fn(&CellReport) -> f64,
+    /// Where its bars begin.
+    from: f64,
+}
+
+/// The whole page.
+pub fn page(report: &Report) -> String {
+    let trace = &report.trace;
+    let mut page = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\
+         <meta name=\"viewport\" content=\"width=device-width\">\
+         <title>Simulation of {file}</title><style>{STYLE}</style></head><body>\n\
+         <h1>Simulation of {file}</h1>\n\
+         <p>{} requests, {} blocks, {:.2} % of them could be found in a cache without end; {} requests left out. Engines: {}. \
+         Seed {}. The first tenth of the requests is not counted.</p>\n",
+        trace.requests,
+        trace.blocks,
+        trace.infinite_hit_ratio * 100.0,
+        trace.dropped,
+        escaped(report.profile),
+        report.seed,
+        file = escaped(&trace.file),
+    );
+    let policies = policies(report);
+    legend(&mut page, &policies);
+    for workers in report.cells.iter().map(|cell| cell.workers).collect::<BTreeSet<_>>() {
+        let cells: Vec<&CellReport> = report.cells.iter().filter(|cell| cell.workers == workers).collect();
+        let _ = writeln!(page, "<h2>{workers} engines</h2>");
+        for figure in &CHARTS {
+            let groups = by_pace(&cells, &policies, figure);
+            page.push_str(&Bars { title: figure.title, from: figure.from, groups: &groups, names: &policies }.drawn());
+        }
+    }
+    per_worker(&mut page, &report.cells);
+    page.push_str("<h2>All figures</h2>\n");
+    page.push_str(&table::of(&report.cells));
+    page.push_str("</body></html>\n");
+    page
+}
+
+/// The policies in the order in which they were tried: the place of one is its colour.
+fn policies(report: &Report) -> Vec<&'static str> {
+    let mut policies = Vec::new();
+    for cell in &report.cells {
+        if !policies.contains(&cell.policy) {
+            policies.push(cell.policy);
+        }
+    }
+    policies
+}
+
+fn legend(page: &mut String, policies: &[&str]) {
+    page.push_str("<p>");
+    for (place, policy) in policies.iter().enumerate() {
+        let (colour, name) = (chart::colour(place), escaped(policy));
+        let _ = write!(page, "<span class=\"key\" style=\"background:{colour}\"></span>{name}");
+    }
+    page.push_str("</p>\n");
+}
+
+/// One group for each pace, with a bar for each policy.
+fn by_pace(cells: &[&CellReport], policies: &[&str], figure: &Figure) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for cell in cells {
+        let name = pace(cell);
+        let bar = policies.iter().position(|policy| *policy == cell.policy).map(|place| (place, (figure.of)(cell)));
+        match groups.last_mut().filter(|group| group.name == name) {
+            Some(group) => group.bars.extend(bar),
+            None => groups.push(Group { name, bars: bar.into_iter().collect() }),
+        }
+    }
+    groups
+}
+
+fn pace(cell: &CellReport) -> String {
+    cell.load.map_or_else(|| format!("speed {:.3}", cell.speedup), |load| format!("load {load}"))
+}
+
+/// What each engine computed and found, cell by cell.
+fn per_worker(page: &mut String, cells: &[CellReport]) {
+    page.push_str("<h2>Engine by engine</h2>\n<p>Prompt tokens:");
+    for (place, name) in ["computed", "found in the cache"].into_iter().enumerate() {
+        let _ = write!(page, "<span class=\"key\" style=\"background:{}\"></span>{name}", chart::colour(place));
+    }
+    page.push_str("</p>\n");
+    for cell in cells.iter().take(MOST_CELLS) {
+        page.push_str(&chart::stacked(&format!("{}, {}, {} engines", cell.policy, pace(cell), cell.workers), cell));
+    }
+    if cells.len() > MOST_CELLS {
+        let _ = writeln!(page, "<p>{} more are in the table only.</p>", cells.len() - MOST_CELLS);
+    }
+}
+
+/// Text as a browser takes it, also between double quotes.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            // Letters that are none in a page.
+            control if control.is_control() => escaped.push('\u{fffd}'),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_a_meaning_in_a_page_is_escaped() {
+        assert_eq!(escaped("a<b>&\"c\"'d'\u{1}é"), "a&lt;b&gt;&amp;&quot;c&quot;&#39;d&#39;\u{fffd}é");
+    }
+}

@@ -1,0 +1,117 @@
+//! From what prompts consist of to the ids of their blocks.
+
+use std::{collections::HashMap, fmt::Write};
+
+use kv_blocks::BlockSize;
+
+use super::SyntheticError;
+
+/// Most blocks of all prompts of a workload, some 10 bytes of text each.
+pub(super) const MOST_BLOCKS: usize = 1 << 24;
+
+/// A request to come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Planned {
+    /// When, since the beginning.
+    pub(super) at_ms: u64,
+    /// What its prompt consists of: a beginning that others share, and what is behind it.
+    pub(super) parts: [Part; 2],
+    /// Tokens of the reply.
+    pub(super) output_tokens: u32,
+}
+
+/// A piece of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    /// Which text it is from the beginning of: equal numbers behind equal pieces are equal text.
+    pub(super) text: u64,
+    /// How much of it.
+    pub(super) tokens: u32,
+}
+
+/// A block that is the same wherever it stands: the text it ends in, its place in the prompt, and how much of it is
+/// filled.
+type Key = (u64, u32, u32);
+
+/// All requests, a line each, if their blocks are no more than there is `room` for. Ids are given in the order in which blocks are seen first.
+pub(super) fn written(planned: &[Planned], size: BlockSize, mut room: usize) -> Result<String, SyntheticError> {
+    let mut ids: HashMap<Key, usize> = HashMap::new();
+    let mut text = String::new();
+    for request in planned {
+        let prompt: u32 = request.parts.iter().map(|part| part.tokens).sum();
+        room = room.checked_sub(prompt.div_ceil(size.tokens()) as usize).ok_or(SyntheticError::TooLong)?;
+        let _ = write!(
+            text,
+            r#"{{"timestamp": {}, "input_length": {prompt}, "output_length": {}, "hash_ids": ["#,
+            request.at_ms, request.output_tokens
+        );
+        for (place, key) in keys(&request.parts, prompt, size.tokens()).enumerate() {
+            let next = ids.len();
+            let comma = if place == 0 { "" } else { ", " };
+            let _ = write!(text, "{comma}{}", ids.entry(key).or_insert(next));
+        }
+        text.push_str("]}\n");
+    }
+    Ok(text)
+}
+
+/// The blocks of a prompt. One that reaches into a text is that text's: what stands before it is known by its place,
+/// since a text always stands behind the same ones.
+fn keys(parts: &[Part], prompt: u32, size: u32) -> impl Iterator<Item = Key> {
+    let mut ends = parts.iter().scan(0, |end, part| {
+        *end += part.tokens;
+        Some((part.text, *end))
+    });
+    let mut reached = ends.next();
+    (0..prompt.div_ceil(size)).map_while(move |block| {
+        let end = block.saturating_add(1).saturating_mul(size).min(prompt);
+        while reached.is_some_and(|(_, part_end)| part_end < end) {
+            reached = ends.next();
+        }
+        reached.map(|(text, _)| (text, block, end - block * size))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(prompts: &[[(u64, u32); 2]]) -> Vec<String> {
+        let parts = |prompt: &[(u64, u32); 2]| prompt.map(|(text, tokens)| Part { text, tokens });
+        let planned: Vec<_> =
+            prompts.iter().map(|prompt| Planned { at_ms: 5, parts: parts(prompt), output_tokens: 7 }).collect();
+        let text = written(&planned, BlockSize::new(100).unwrap(), MOST_BLOCKS).unwrap();
+        text.lines().map(|line| line.split_once("\"input_length\": ").unwrap().1.to_owned()).collect()
+    }
+
+    #[test]
+    fn a_shared_beginning_shares_the_blocks_that_are_wholly_within_it() {
+        assert_eq!(
+            lines(&[[(1, 250), (2, 100)], [(1, 250), (3, 100)]]),
+            [
+                r#"350, "output_length": 7, "hash_ids": [0, 1, 2, 3]}"#,
+                r#"350, "output_length": 7, "hash_ids": [0, 1, 4, 5]}"#
+            ]
+        );
+    }
+
+    #[test]
+    fn a_prompt_that_grows_keeps_its_whole_blocks_and_not_the_partial_one() {
+        assert_eq!(
+            lines(&[[(1, 50), (2, 100)], [(1, 50), (2, 300)], [(1, 50), (2, 300)]]),
+            [
+                r#"150, "output_length": 7, "hash_ids": [0, 1]}"#,
+                r#"350, "output_length": 7, "hash_ids": [0, 2, 3, 4]}"#,
+                r#"350, "output_length": 7, "hash_ids": [0, 2, 3, 4]}"#
+            ]
+        );
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_refused() {
+        let request = Planned { at_ms: 0, parts: [Part { text: 0, tokens: 50 }; 2], output_tokens: 1 };
+        let size = BlockSize::new(50).unwrap();
+        assert!(written(&[request, request], size, 4).is_ok());
+        assert_eq!(written(&[request, request], size, 3).unwrap_err(), SyntheticError::TooLong);
+    }
+}

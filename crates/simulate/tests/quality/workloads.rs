@@ -1,0 +1,62 @@
+//! What is played: one recorded workload, and one of each synthetic kind.
+
+use std::io::Read;
+
+use engine_model::Profile;
+use kv_blocks::BlockSize;
+use ruzstd::decoding::StreamingDecoder;
+use simulate::{Synthetic, Trace};
+
+const RECORDED: &[u8] = include_bytes!("../../../../tests/fixtures/traces/mixed-1000.jsonl.zst");
+
+/// Near saturation a run's figures say more about its history than about the router.
+const STEADY: [Fleet; 4] = [fleet(4, 0.3), fleet(4, 0.55), fleet(8, 0.3), fleet(8, 0.55)];
+
+/// A trace, the engines it is played on, and the name of its cells.
+pub(crate) struct Workload {
+    pub(crate) name: &'static str,
+    pub(crate) trace: Trace,
+    pub(crate) profile: Profile,
+    pub(crate) cells: Vec<Fleet>,
+}
+
+/// How many engines there are, and how busy.
+#[derive(Clone, Copy)]
+pub(crate) struct Fleet {
+    pub(crate) workers: u32,
+    pub(crate) load: f64,
+}
+
+const fn fleet(workers: u32, load: f64) -> Fleet {
+    Fleet { workers, load }
+}
+
+/// All of them. The recorded one has fewer requests than fill caches of the usual size, so these are a third of it. The
+/// synthetic ones are played at about the speed at which they are made up.
+pub(crate) fn all() -> Vec<Workload> {
+    let mut recorded = String::new();
+    StreamingDecoder::new(RECORDED).unwrap().read_to_string(&mut recorded).unwrap();
+    let small = Profile { kv_tokens: 300_000, ..Profile::named("8b-h200").unwrap() };
+    let mixed = Workload {
+        name: "mixed",
+        trace: Trace::read(&recorded, size()).unwrap(),
+        profile: small,
+        cells: STEADY.into(),
+    };
+    vec![
+        mixed,
+        synthetic("chat", "chat?sessions=240&turns=4&think_s=20&minutes=3", &STEADY),
+        synthetic("agents", "agents?runs=60&steps=12&minutes=3", &STEADY[..3]),
+        synthetic("tenants", "tenants?requests=1000&minutes=3", &STEADY),
+    ]
+}
+
+fn synthetic(name: &'static str, workload: &str, cells: &[Fleet]) -> Workload {
+    let text = workload.parse::<Synthetic>().unwrap().text(size()).unwrap();
+    let trace = Trace::read(&text, size()).unwrap();
+    Workload { name, trace, profile: Profile::named("70b-h100x2").unwrap(), cells: cells.into() }
+}
+
+fn size() -> BlockSize {
+    BlockSize::new(512).unwrap()
+}

@@ -1,0 +1,158 @@
+//! Flags of `warmroute simulate`, and what their values may be.
+
+use std::{path::PathBuf, str::FromStr, time::Duration};
+
+use clap::Args;
+use engine_model::Profile;
+use kv_blocks::{BlockSize, BlockSizeError};
+use routing::{Policy, UnknownPolicy};
+use simulate::{Forgotten, Mishaps, Slow};
+
+use super::{files::Out, trace_file::Source};
+use crate::cli::Pair;
+
+/// Largest load index: far beyond what any fleet keeps up with.
+const MOST_LOAD: f64 = 100.0;
+/// Largest speed-up.
+const MOST_SPEEDUP: f64 = 1e6;
+/// Most times that an engine is slower or faster than the others.
+const MOST_SLOWER: f64 = 1e3;
+/// Longest way of an event, in ms.
+const LONGEST_DELAY_MS: u64 = 600_000;
+/// Most simulated engines.
+const MOST_WORKERS: i64 = 1024;
+/// Longest virtual time, in seconds: a year.
+const LATEST_S: f64 = 366.0 * 86_400.0;
+
+const AFTER_HELP: &str = "Exit code: 0 with a result; 2 for a bad flag; 78 for a trace that cannot be read; 1 where a file \
+cannot be written.\n\nSynthetic workloads and their parameters, the keys that --set takes, and what the figures leave out: \
+docs/simulate.md.";
+
+#[derive(Args, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct SimulateArgs {
+    /// The workload: a file of JSON lines with timestamp (ms), input_length, output_length and hash_ids, plain or .zst; or
+    /// one that is made up, such as synthetic:chat?sessions=200&seed=7 (also agents, tenants).
+    #[arg(long, value_name = "FILE|synthetic:KIND", value_parser = Source::from_str)]
+    pub(super) trace: Source,
+    /// A policy to try; repeat or separate by commas for more.
+    #[arg(long = "policy", value_name = "NAME", value_delimiter = ',', default_values = ["round_robin", "warm"],
+          value_parser = policy)]
+    pub(super) policies: Vec<Policy>,
+    /// Numbers of engines to try, separated by commas.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [8],
+          value_parser = clap::value_parser!(u32).range(1..=MOST_WORKERS))]
+    pub(super) workers: Vec<u32>,
+    /// How hard the engines have to work: share of their time that useful work would take, separated by commas
+    /// [default: 0.55].
+    #[arg(long, value_name = "SHARE", value_delimiter = ',', value_parser = load, conflicts_with = "speedup")]
+    pub(super) load: Vec<f64>,
+    /// Play the trace so many times faster than recorded, whatever load that is.
+    #[arg(long, value_name = "TIMES", value_parser = speedup)]
+    pub(super) speedup: Option<f64>,
+    /// Model and hardware of the engines: 8b-h200, 70b-h100x4, 70b-h100x2, 32b-h100x2 or toy.
+    #[arg(long, value_name = "NAME", default_value = "8b-h200", value_parser = profile)]
+    pub(super) profile: Profile,
+    /// Tokens that the cache of an engine holds, in place of the profile's.
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) kv_tokens: Option<u32>,
+    /// Time from a change of a cache to the router's knowledge of it.
+    #[arg(long, value_name = "MS", default_value_t = 20,
+          value_parser = clap::value_parser!(u64).range(0..=LONGEST_DELAY_MS))]
+    pub(super) event_delay_ms: u64,
+    /// Share of the events' messages that get lost, 0 to 1.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = loss)]
+    pub(super) event_loss: f64,
+    /// A key of the configuration and its value, such as queue.enabled=false; repeat for more.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(super) settings: Vec<Pair>,
+    /// An engine, from w1 on, that takes so many times as long for everything; repeat for more.
+    #[arg(long, value_name = "WORKER=TIMES", value_parser = slow)]
+    pub(super) slow: Vec<Slow>,
+    /// The router loses its view of an engine's cache so many seconds of virtual time after the first request; repeat for
+    /// more.
+    #[arg(long, value_name = "WORKER=SECONDS", value_parser = forgotten)]
+    pub(super) forget: Vec<Forgotten>,
+    /// Another seed settles ties and loses messages differently.
+    #[arg(long, default_value_t = 1)]
+    pub(super) seed: u64,
+    /// Tokens that one of the trace's hash_ids stands for.
+    #[arg(long, value_name = "TOKENS", default_value = "512", value_parser = block_size)]
+    pub(super) trace_block_tokens: BlockSize,
+    /// Write the report there, too: FILE.json, FILE.html (with charts, for a browser), or a folder that gets both as
+    /// report.json and report.html; repeat for more.
+    #[arg(long, value_name = "FILE|DIR", value_parser = Out::from_str)]
+    pub(super) out: Vec<Out>,
+    /// Write the workload to this file as JSON lines, and simulate nothing.
+    #[arg(long, value_name = "FILE", conflicts_with = "out")]
+    pub(super) write_trace: Option<PathBuf>,
+    /// Print one JSON object on stdout and nothing else.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+impl SimulateArgs {
+    /// What is not as it should be in every fleet; a message if the smallest has no such engine.
+    pub(super) fn mishaps(&self) -> Result<Mishaps, String> {
+        let fewest = self.workers.iter().min().copied().unwrap_or(0);
+        let slow = self.slow.iter().map(|slow| ("--slow", slow.worker));
+        let forgotten = self.forget.iter().map(|forgotten| ("--forget", forgotten.worker));
+        match slow.chain(forgotten).find(|(_, worker)| *worker >= fewest) {
+            Some((flag, worker)) => {
+                Err(format!("{flag}: there is no w{}: expected one of w1 to w{fewest}", worker.saturating_add(1)))
+            }
+            None => Ok(Mishaps { slow: self.slow.clone(), forgotten: self.forget.clone() }),
+        }
+    }
+}
+
+fn policy(name: &str) -> Result<Policy, UnknownPolicy> {
+    name.parse()
+}
+
+fn profile(name: &str) -> Result<Profile, String> {
+    let known = || Profile::ALL.iter().map(|profile| profile.name).collect::<Vec<_>>().join(", ");
+    Profile::named(name).ok_or_else(|| format!("expected one of {}", known()))
+}
+
+fn block_size(text: &str) -> Result<BlockSize, String> {
+    let tokens = text.parse().map_err(|_| "expected a whole number of tokens".to_owned())?;
+    BlockSize::new(tokens).map_err(|error: BlockSizeError| error.to_string())
+}
+
+fn load(text: &str) -> Result<f64, String> {
+    number(text, |load| load > 0.0 && load <= MOST_LOAD, "expected a number above 0, at most 100; 0.55 is a busy fleet")
+}
+
+fn speedup(text: &str) -> Result<f64, String> {
+    number(text, |times| times > 0.0 && times <= MOST_SPEEDUP, "expected a number above 0, at most 1000000")
+}
+
+fn loss(text: &str) -> Result<f64, String> {
+    number(text, |share| (0.0..=1.0).contains(&share), "expected a number from 0 to 1")
+}
+
+fn slow(text: &str) -> Result<Slow, String> {
+    let expected = "expected an engine and a number from 0.001 to 1000, such as w1=3.0";
+    let (worker, times) = of_worker(text).ok_or(expected)?;
+    let times = number(times, |times| (1.0 / MOST_SLOWER..=MOST_SLOWER).contains(&times), expected)?;
+    Ok(Slow { worker, times })
+}
+
+fn forgotten(text: &str) -> Result<Forgotten, String> {
+    let expected = "expected an engine and seconds, at most a year, such as w1=30";
+    let (worker, seconds) = of_worker(text).ok_or(expected)?;
+    let seconds = number(seconds, |seconds| (0.0..=LATEST_S).contains(&seconds), expected)?;
+    Ok(Forgotten { worker, at: Duration::from_secs_f64(seconds) })
+}
+
+/// `w1=VALUE` or `1=VALUE`: the engine, from 0, and the value.
+fn of_worker(text: &str) -> Option<(u32, &str)> {
+    let (worker, value) = text.split_once('=')?;
+    let number: u32 = worker.strip_prefix('w').unwrap_or(worker).parse().ok()?;
+    Some((number.checked_sub(1)?, value))
+}
+
+fn number(text: &str, fits: impl Fn(f64) -> bool, expected: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|number| fits(*number)).ok_or_else(|| expected.to_owned())
+}

@@ -1,0 +1,142 @@
+//! `--set KEY=VALUE`: the router as it would be configured, by the keys of the configuration file and with their checks.
+
+use std::time::Duration;
+
+use config::{Override, Settings, nearest};
+use routing::{CacheSource, RoutingSettings};
+
+use crate::{cli::Pair, settings, wire_up};
+
+/// The keys that make a difference here. `routing.policy` is what `--policy` tries.
+const KEYS: &[&str] = &[
+    "routing.overlap_weight",
+    "routing.temperature",
+    "routing.track_active_blocks",
+    "routing.speculative",
+    "routing.speculative_ttl",
+    "routing.hash_seed_of_rings",
+    "queue.enabled",
+    "queue.wait",
+    "queue.hold_above",
+    "queue.ageing",
+    "queue.max_entries",
+    "kv_events.enabled",
+    "kv_events.prediction.ttl",
+    "prefix_routing.enabled",
+    "prefix_routing.load_factor_epsilon",
+    "prefix_routing.virtual_nodes",
+    "kv_cache_index.scoring.overlap_measure",
+    "kv_cache_index.scoring.overlap_weight",
+    "kv_cache_index.scoring.load_weight",
+    "kv_cache_index.scoring.health_weight",
+    "kv_cache_index.scoring.min_overlap_threshold",
+    "kv_cache_index.scoring.gpu_tier_weight",
+];
+
+/// A router's configuration, as far as it matters here.
+#[derive(Clone, Debug)]
+pub(super) struct Configured {
+    /// The decision; each experiment has a policy of its own.
+    pub(super) routing: RoutingSettings,
+    /// Whether events are followed.
+    pub(super) cache: CacheSource,
+    /// How long a request may be held.
+    pub(super) wait: Duration,
+}
+
+/// The default configuration with `changes`; or all that is wrong with them, a line each.
+pub(super) fn configured(changes: &[Pair]) -> Result<Configured, String> {
+    let unknown: Vec<String> = changes.iter().filter_map(|Pair(key, _)| refusal(key)).collect();
+    if !unknown.is_empty() {
+        return Err(unknown.join("\n"));
+    }
+    let set =
+        |key: &str, value: &str| Override { path: key.to_owned(), value: value.to_owned(), flag: "--set".to_owned() };
+    // Off by default, the ring would make of `continuum` another policy than the one to be tried; and with it on, that would
+    // be the default.
+    let base = [set("prefix_routing.enabled", "true"), set("routing.policy", "warm")];
+    let overrides: Vec<_> = base.into_iter().chain(changes.iter().map(|Pair(key, value)| set(key, value))).collect();
+    let problems =
+        |problems: Vec<config::Problem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    // Without the environment: the same command line is to give the same report everywhere.
+    settings::load(None, Vec::new(), &overrides).map(|settings| of(&settings)).map_err(problems)
+}
+
+fn of(settings: &Settings) -> Configured {
+    Configured {
+        routing: wire_up::routing(settings),
+        cache: if settings.kv_events.enabled { CacheSource::Events } else { CacheSource::Predicted },
+        wait: settings.queue.wait,
+    }
+}
+
+/// What is said of a key that makes no difference.
+fn refusal(key: &str) -> Option<String> {
+    if KEYS.contains(&key) {
+        return None;
+    }
+    let ending = || KEYS.iter().find(|known| known.rsplit('.').next() == Some(key)).map(|known| (*known).to_owned());
+    let hint = match nearest(key, KEYS.iter().copied()).or_else(ending) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("expected one of {}", KEYS.join(", ")),
+    };
+    Some(format!("--set: {key}: no key that the simulator goes by; {hint}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(changes: &[(&str, &str)]) -> Result<Configured, String> {
+        let changes: Vec<_> = changes.iter().map(|(key, value)| Pair((*key).to_owned(), (*value).to_owned())).collect();
+        configured(&changes)
+    }
+
+    #[test]
+    fn without_changes_it_is_the_router_as_it_is_by_default() {
+        let configured = with(&[]).unwrap();
+        assert_eq!(configured.routing, RoutingSettings::default());
+        assert_eq!((configured.cache, configured.wait), (CacheSource::Events, Duration::from_secs(30)));
+    }
+
+    #[test]
+    fn every_key_is_one_of_the_configuration() {
+        for key in KEYS {
+            let problem = with(&[(key, "?")]).unwrap_err();
+            assert!(problem.starts_with(&format!("--set: {key}: ")) && problem.contains("expected"), "{problem}");
+        }
+    }
+
+    #[test]
+    fn the_queue_can_be_changed_and_switched_off() {
+        let changes =
+            [("queue.enabled", "false"), ("queue.hold_above", "200ms"), ("queue.ageing", "0.5"), ("queue.wait", "5s")];
+        let configured = with(&changes).unwrap();
+        let queue = configured.routing.queue;
+        assert!(!queue.enabled);
+        assert_eq!((queue.hold_above, queue.ageing), (Duration::from_millis(200), 0.5));
+        assert_eq!(configured.wait, Duration::from_secs(5));
+    }
+
+    #[test]
+    fn without_events_caches_are_predicted() {
+        for change in [("kv_events.enabled", "false"), ("routing.overlap_weight", "0")] {
+            assert_eq!(with(&[change]).unwrap().cache, CacheSource::Predicted, "{change:?}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_the_nearest_one() {
+        for (key, near) in [
+            ("queue.hold_abov", "queue.hold_above"),
+            ("hold_above", "queue.hold_above"),
+            ("routing.temprature", "routing.temperature"),
+        ] {
+            let said = with(&[(key, "1")]).unwrap_err();
+            assert_eq!(said, format!("--set: {key}: no key that the simulator goes by; did you mean `{near}`?"));
+        }
+        let said = with(&[("server.listen", "127.0.0.1:1"), ("logging.level", "info")]).unwrap_err();
+        assert_eq!(said.lines().count(), 2, "{said}");
+        assert!(said.contains("expected one of routing.overlap_weight, "), "{said}");
+    }
+}
