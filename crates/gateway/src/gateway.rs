@@ -9,7 +9,7 @@ use parity::Book;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use routing::{
-    Router,
+    PrefixTally, Router,
     receipt::{DecisionIds, Ring},
 };
 
@@ -22,6 +22,7 @@ use crate::{
     load_telemetry::LoadCollector,
     lobby::{Lobby, Waiting},
     metrics::Metrics,
+    prefix_telemetry::PrefixCollector,
     request::{Disaggregation, Identify, Prefills, StreamLimits},
     reservations::Reservations,
     retry::{RetryBudget, RetryPermit, RetryRules},
@@ -89,6 +90,8 @@ pub struct GatewayParts {
     pub ring: Arc<Ring>,
     /// Where predictions are judged.
     pub parity: Arc<Mutex<Book>>,
+    /// Where placements by the beginning of the prompt are counted.
+    pub prefix_tally: Arc<PrefixTally>,
     /// The clock.
     pub clock: Clock,
     /// The inbound key.
@@ -108,6 +111,7 @@ pub struct Gateway {
     pub(crate) desk: Arc<Desk>,
     pub(crate) lobby: Arc<Lobby>,
     pub(crate) ring: Arc<Ring>,
+    pub(crate) prefix_tally: Arc<PrefixTally>,
     pub(crate) judge: Judge,
     pub(crate) clock: Clock,
     pub(crate) keys: Keys,
@@ -138,10 +142,15 @@ pub(crate) struct RequestRules {
 impl Gateway {
     /// Puts the parts together and registers the metric families.
     pub fn new(parts: GatewayParts, registry: &mut Registry) -> Self {
-        let GatewayParts { fleet, router, ring, parity, clock, keys, limits, rules } = parts;
+        let GatewayParts { fleet, router, ring, parity, prefix_tally, clock, keys, limits, rules } = parts;
         let lobby = Arc::new(Lobby::new(rules.waiting));
         let load = LoadCollector { fleet: Arc::clone(&fleet), router: Arc::clone(&router), lobby: Arc::clone(&lobby) };
         registry.register_collector(Box::new(load));
+        registry.register_collector(Box::new(PrefixCollector {
+            fleet: Arc::clone(&fleet),
+            router: Arc::clone(&router),
+            tally: Arc::clone(&prefix_tally),
+        }));
         let ids = Ids::new();
         let pools = Pools::default();
         let identify = Identify::new(
@@ -159,6 +168,7 @@ impl Gateway {
             lobby,
             router,
             ring,
+            prefix_tally,
             clock,
             keys,
             limits,

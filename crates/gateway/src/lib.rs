@@ -20,6 +20,7 @@ mod load_telemetry;
 mod lobby;
 mod metrics;
 mod models;
+mod prefix_telemetry;
 mod request;
 mod reservations;
 mod retry;

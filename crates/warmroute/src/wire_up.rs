@@ -21,7 +21,7 @@ use parity::Book;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
 use routing::{
-    OverlapMeasure, Policy, QueueSettings, RingSettings, Router, RoutingSettings, ScoringSettings,
+    OverlapMeasure, Policy, PrefixTally, QueueSettings, RingSettings, Router, RoutingSettings, ScoringSettings,
     receipt::{Ring, RingLimits},
 };
 use tokio::{sync::watch, task::JoinHandle};
@@ -113,6 +113,7 @@ fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener)
         bytes: settings.decisions.ring_bytes,
     }));
     let parity = Arc::new(Mutex::new(Book::new(thresholds(&settings.parity))));
+    let prefix_tally = Arc::new(PrefixTally::default());
     let look = doctor(&settings, extras.keys.required());
     let (limits, rules) = (limits(&settings), rules(&settings, scheme));
     let (admin_token, admin_local) = (extras.token, settings.admin.listen.is_local());
@@ -140,6 +141,7 @@ fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener)
             router: Arc::clone(&router),
             ring: Arc::clone(&ring),
             parity: Arc::clone(&parity),
+            prefix_tally: Arc::clone(&prefix_tally),
             clock,
             keys: extras.keys,
             limits,

@@ -348,6 +348,8 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("warmroute_degraded", "gauge", &["part"]),
     ("warmroute_build_info", "gauge", &["version", "features"]),
     ("continuum_prefix_routing_requests", "counter", &["strategy"]),
+    ("continuum_prefix_routing_backend_distribution", "gauge", &["backend"]),
+    ("continuum_prefix_routing_prefix_cardinality", "gauge", &[]),
 ];
 
 /// Families whose labels are not known before the first sample.

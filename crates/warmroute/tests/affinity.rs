@@ -37,7 +37,7 @@ fn asked(routed: &Routed, assistant: &str, questions: u32) -> Vec<Turn> {
 }
 
 #[test]
-#[contract("CK1", "CK7", "CK15", "CK18", "CK19", "CK66")]
+#[contract("CK1", "CK7", "CK15", "CK18", "CK19", "CK66", "CK67")]
 fn one_system_prompt_stays_with_one_engine_also_over_a_restart() {
     let mut routed = Routed::with(&[&[], &[], &[]], "prefix_routing: {enabled: true}\n", &[]);
     assert_eq!(strategies(&routed), [0, 0, 0], "they are there from the start");
@@ -49,6 +49,8 @@ fn one_system_prompt_stays_with_one_engine_also_over_a_restart() {
     let used: BTreeSet<&str> = first.iter().flat_map(|turns| workers(turns)).collect();
     assert!(used.len() > 1, "different ones are spread: {used:?}");
     assert_eq!(strategies(&routed), [36, 0, 0]);
+    let cardinality = || routed.router.metric("continuum_prefix_routing_prefix_cardinality", "");
+    assert_eq!(cardinality(), 12.0, "one for each assistant, however often it was asked");
     let receipt = routed.receipt(&first[0][0]);
     assert_eq!((&receipt["policy"], &receipt["method"]), (&json!("continuum"), &json!("policy")));
 
@@ -56,6 +58,7 @@ fn one_system_prompt_stays_with_one_engine_also_over_a_restart() {
     let ids = routed.completion(json!({"prompt": [1, 2, 3, 4]}), &[]);
     assert_eq!(routed.receipt(&ids)["method"], "fallback");
     assert_eq!(strategies(&routed), [36, 0, 1]);
+    assert_eq!(cardinality(), 12.0);
 
     routed.restart_router();
     for (assistant, turns) in assistants.iter().zip(&first) {
@@ -64,7 +67,7 @@ fn one_system_prompt_stays_with_one_engine_also_over_a_restart() {
 }
 
 #[test]
-#[contract("CK17", "CK18", "CK66")]
+#[contract("CK17", "CK18", "CK66", "CK67")]
 fn a_burst_of_one_system_prompt_overflows_to_the_next_engine() {
     let slow: &[&str] = &["--speed", "0.5"];
     let routed = Routed::with(&[slow, slow, slow, slow], "", &["--policy", "PrefixAwareHash"]);
@@ -73,6 +76,10 @@ fn a_burst_of_one_system_prompt_overflows_to_the_next_engine() {
         "messages": [says("system", &words("shared", 30)), says("user", "hello")],
     });
     let clients: Vec<RawClient> = (0..16).map(|_| RawClient::chat(&routed.router.data(), &body)).collect();
+    let distribution = |worker: &str| {
+        routed.router.metric("continuum_prefix_routing_backend_distribution", &format!("backend=\"{worker}\""))
+    };
+    eventually("load to show", || ["a", "b", "c", "d"].iter().any(|worker| distribution(worker) > 0.0).then_some(()));
     let owners: Vec<String> = clients
         .into_iter()
         .map(|mut client| client.reply().header("x-warmroute-worker").expect("the reply names its worker").to_owned())
@@ -84,6 +91,8 @@ fn a_burst_of_one_system_prompt_overflows_to_the_next_engine() {
     let [owner, overflow, fallback] = strategies(&routed);
     assert_eq!((owner + overflow, fallback), (16, 0));
     assert!(overflow > 0, "{owner} {overflow}");
+    routed.router.settled();
+    assert!(["a", "b", "c", "d"].iter().all(|worker| distribution(worker) == 0.0), "every worker has its series");
 }
 
 #[test]

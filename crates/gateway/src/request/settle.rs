@@ -138,12 +138,8 @@ impl Settle {
     /// A decision was made; the load it counted is ours to free. `leg`: another worker computes the prompt.
     pub(crate) fn placed(&mut self, decision: Decision, lease: Lease, leg: Option<PrefillLeg>) {
         let policy = decision.policy.as_str();
-        self.gateway.metrics.decided(
-            policy,
-            decision.method.as_str(),
-            decision.label,
-            decision.lookup_us + decision.decide_us,
-        );
+        let us = decision.lookup_us + decision.decide_us;
+        self.gateway.metrics.decided(policy, decision.method.as_str(), us);
         // A request that is tried again pays for each decision.
         self.timing.hash += decision.hash_us;
         self.timing.lookup += decision.lookup_us;
