@@ -18,6 +18,7 @@ mod listener;
 mod metrics;
 mod models;
 mod parity_report;
+mod prefix_stats;
 mod route;
 mod streams;
 mod workers;
@@ -29,6 +30,7 @@ use axum::{
     extract::DefaultBodyLimit,
     routing::{get, post},
 };
+use config::Settings;
 use fleet::Fleet;
 use indexer::Indexer;
 use kv_index::KvIndex;
@@ -36,7 +38,7 @@ use net::Clock;
 use parity::Book;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
-use routing::{Router, receipt::Ring};
+use routing::{PrefixTally, Router, receipt::Ring};
 
 pub use access::{Access, Token};
 pub use conductor::residents;
@@ -59,6 +61,10 @@ pub struct AdminParts {
     pub ring: Arc<Ring>,
     /// How predictions fare.
     pub parity: Arc<Mutex<Book>>,
+    /// What routing by the beginning of the prompt did.
+    pub prefix_tally: Arc<PrefixTally>,
+    /// The configuration in force.
+    pub settings: Arc<Settings>,
     /// The metric families of all parts; `None` switches `/metrics` off.
     pub registry: Option<Arc<RwLock<Registry>>>,
     /// Whether router and engines agree.
@@ -81,6 +87,7 @@ pub(crate) fn routes(parts: AdminParts, access: &Access) -> Routes {
         .route("/admin/decisions/{id}", get(decisions::one))
         .route("/admin/doctor", get(doctor::report))
         .route("/admin/parity", get(parity_report::report))
+        .route("/admin/prefix-routing/stats", get(prefix_stats::stats))
         .route("/admin/streams", get(streams::list))
         .route("/admin/models", get(models::list))
         .route("/admin/kv-index/digest", get(kv_index_routes::digest))

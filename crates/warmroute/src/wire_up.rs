@@ -114,7 +114,8 @@ fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener)
     }));
     let parity = Arc::new(Mutex::new(Book::new(thresholds(&settings.parity))));
     let prefix_tally = Arc::new(PrefixTally::default());
-    let look = doctor(&settings, extras.keys.required());
+    let in_force = Arc::new(settings.clone());
+    let look = doctor(&in_force, extras.keys.required());
     let (limits, rules) = (limits(&settings), rules(&settings, scheme));
     let (admin_token, admin_local) = (extras.token, settings.admin.listen.is_local());
     let (serve_metrics, drain_timeout) = (settings.metrics.enabled, settings.server.drain_timeout);
@@ -163,6 +164,8 @@ fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener)
         indexer,
         ring: Arc::clone(&ring),
         parity,
+        prefix_tally,
+        settings: in_force,
         registry: serve_metrics.then(|| Arc::new(RwLock::new(registry))),
         doctor: look,
         dry_run: dry_run(&gateway, limits.max_body_bytes),
@@ -206,8 +209,8 @@ impl Running {
 }
 
 /// Looks at the workers of these settings, beside the fleet that uses them.
-fn doctor(settings: &Settings, api_key: bool) -> Doctor {
-    let settings = Arc::new(settings.clone());
+fn doctor(settings: &Arc<Settings>, api_key: bool) -> Doctor {
+    let settings = Arc::clone(settings);
     let surroundings = Arc::new(surroundings(&settings, api_key));
     Doctor::new(move |probe| {
         let (settings, surroundings) = (Arc::clone(&settings), Arc::clone(&surroundings));
