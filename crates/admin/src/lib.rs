@@ -8,8 +8,10 @@
 mod access;
 mod answer;
 mod conductor;
+mod config_shown;
 mod decisions;
 mod doctor;
+mod drain;
 mod gauges;
 mod kv_events;
 mod kv_index_routes;
@@ -21,6 +23,7 @@ mod parity_report;
 mod prefix_stats;
 mod route;
 mod streams;
+mod totals;
 mod workers;
 
 use std::sync::Arc;
@@ -43,6 +46,7 @@ use routing::{PrefixTally, Router, receipt::Ring};
 pub use access::{Access, Token};
 pub use conductor::residents;
 pub use doctor::Doctor;
+pub use drain::{Drain, DrainStatus};
 pub use listener::{serve, serve_routes};
 pub use route::DryRun;
 
@@ -65,8 +69,12 @@ pub struct AdminParts {
     pub prefix_tally: Arc<PrefixTally>,
     /// The configuration in force.
     pub settings: Arc<Settings>,
-    /// The metric families of all parts; `None` switches `/metrics` off.
-    pub registry: Option<Arc<RwLock<Registry>>>,
+    /// The metric families of all parts.
+    pub registry: Arc<RwLock<Registry>>,
+    /// Whether `/metrics` shows them.
+    pub serve_metrics: bool,
+    /// The end of the clients' listener.
+    pub drain: Drain,
     /// Whether router and engines agree.
     pub doctor: Doctor,
     /// Who would get a request.
@@ -83,6 +91,10 @@ pub(crate) fn routes(parts: AdminParts, access: &Access) -> Routes {
         .route("/metrics", get(metrics::text))
         .route("/admin/workers", get(workers::list))
         .route("/admin/workers/{name}", get(workers::one))
+        .route("/admin/config", get(config_shown::show))
+        .route("/admin/stats", get(totals::stats))
+        .route("/admin/drain", post(drain::begin).layer(DefaultBodyLimit::max(4096)).fallback(drain::post_only))
+        .route("/admin/drain/status", get(drain::status))
         .route("/admin/decisions", get(decisions::list))
         .route("/admin/decisions/{id}", get(decisions::one))
         .route("/admin/doctor", get(doctor::report))

@@ -37,6 +37,7 @@ pub use listen::{Listen, NotAnAddress};
 pub use load::{CheckUrl, Override, Source, load};
 pub use problem::Problem;
 pub use redis_url::{NotARedisUrl, RedisUrl};
+pub use scalar::duration;
 pub use schema::{reference_page, schema};
 pub use secret::Secret;
 pub use settings::*;

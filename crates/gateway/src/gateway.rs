@@ -1,6 +1,12 @@
 //! What every request shares.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use fleet::Fleet;
 use kv_blocks::HashScheme;
@@ -15,6 +21,7 @@ use routing::{
 
 use crate::{
     cut_switch::CutSwitch,
+    decision_log::DecisionLog,
     desk::Desk,
     ids::Ids,
     judge::Judge,
@@ -92,6 +99,8 @@ pub struct GatewayParts {
     pub parity: Arc<Mutex<Book>>,
     /// Where placements by the beginning of the prompt are counted.
     pub prefix_tally: Arc<PrefixTally>,
+    /// Where receipts are written to, if anywhere.
+    pub log: Option<Arc<DecisionLog>>,
     /// The clock.
     pub clock: Clock,
     /// The inbound key.
@@ -112,6 +121,7 @@ pub struct Gateway {
     pub(crate) lobby: Arc<Lobby>,
     pub(crate) ring: Arc<Ring>,
     pub(crate) prefix_tally: Arc<PrefixTally>,
+    pub(crate) log: Option<Arc<DecisionLog>>,
     pub(crate) judge: Judge,
     pub(crate) clock: Clock,
     pub(crate) keys: Keys,
@@ -125,6 +135,8 @@ pub struct Gateway {
     pub(crate) cut: CutSwitch,
     pub(crate) reservations: Reservations,
     pub(crate) prefill: Prefills,
+    /// Requests whose account is open.
+    pub(crate) running: AtomicU64,
     budget: RetryBudget,
 }
 
@@ -142,7 +154,7 @@ pub(crate) struct RequestRules {
 impl Gateway {
     /// Puts the parts together and registers the metric families.
     pub fn new(parts: GatewayParts, registry: &mut Registry) -> Self {
-        let GatewayParts { fleet, router, ring, parity, prefix_tally, clock, keys, limits, rules } = parts;
+        let GatewayParts { fleet, router, ring, parity, prefix_tally, log, clock, keys, limits, rules } = parts;
         let lobby = Arc::new(Lobby::new(rules.waiting));
         let load = LoadCollector { fleet: Arc::clone(&fleet), router: Arc::clone(&router), lobby: Arc::clone(&lobby) };
         registry.register_collector(Box::new(load));
@@ -169,6 +181,7 @@ impl Gateway {
             router,
             ring,
             prefix_tally,
+            log,
             clock,
             keys,
             limits,
@@ -188,8 +201,14 @@ impl Gateway {
             pools,
             decision_ids: DecisionIds::new(ids.draw()),
             cut: CutSwitch::default(),
+            running: AtomicU64::new(0),
             ids,
         }
+    }
+
+    /// Requests that have not come to their end, whatever they ask for.
+    pub fn running_requests(&self) -> u64 {
+        self.running.load(Ordering::Relaxed)
     }
 
     /// Tells router, parity and reservations that time has passed.

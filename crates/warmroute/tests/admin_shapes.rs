@@ -4,6 +4,7 @@ mod harness;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use contract_id::contract;
 use harness::{Page, Program, RawClient, RawReply, Routed, Router, Sim, Turn, assert_shape, eventually, says, words};
 use serde_json::{Value, json};
 
@@ -156,6 +157,7 @@ fn a_receipt_is_described_whole() {
 }
 
 #[test]
+#[contract("V43")]
 fn decisions_are_listed_newest_first_and_narrowed() {
     let routed = Routed::start(&[&[], &[]]);
     let ids: Vec<String> = [("a", "warm"), ("b", "warm"), ("a", "random"), ("b", "round_robin"), ("a", "warm")]
@@ -249,7 +251,7 @@ fn what_is_not_there_answers_with_the_error_table() {
             "message": "string", "type": "string", "param": "null|string", "code": "string", "request_id": "string",
         },
     });
-    let later = ["/admin/config", "/admin/stats", "/admin/tenants", "/nope", "/"];
+    let later = ["/admin/config/history", "/admin/tenants", "/nope", "/"];
     for path in later {
         let reply = get(&routed, path);
         assert_eq!(reply.status, 404, "{path}");
@@ -330,11 +332,13 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("warmroute_stage_seconds", "histogram", &["stage"]),
     ("warmroute_decision_seconds", "histogram", &["policy"]),
     ("warmroute_request_seconds", "histogram", &["route"]),
+    ("warmroute_queue_wait_seconds", "histogram", &[]),
     ("warmroute_overlap_ratio", "histogram", &[]),
     ("warmroute_workers", "gauge", &["state"]),
     ("warmroute_in_flight", "gauge", &["worker"]),
     ("warmroute_open_streams", "gauge", &[]),
     ("warmroute_leases", "gauge", &[]),
+    ("warmroute_queued", "gauge", &[]),
     ("warmroute_held_body_bytes", "gauge", &[]),
     ("warmroute_index_blocks", "gauge", &["tier"]),
     ("warmroute_index_memberships", "gauge", &[]),
