@@ -65,7 +65,7 @@ fn allowed(access: &Access, headers: &HeaderMap) -> Result<(), ApiError> {
             "the Host header names another machine: ask for 127.0.0.1 or localhost",
         ));
     }
-    let Some(token) = &access.token else { return Ok(()) };
+    let Some(token) = &access.token else { return from_no_other_page(headers) };
     let presented = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
     match presented.and_then(|value| value.split_at_checked(7)) {
         None => {
@@ -74,6 +74,20 @@ fn allowed(access: &Access, headers: &HeaderMap) -> Result<(), ApiError> {
         Some((scheme, key)) if scheme.eq_ignore_ascii_case(b"bearer ") && token.is(key.trim_ascii()) => Ok(()),
         Some(_) => Err(ApiError::new(ErrorCode::InvalidApiKey, "the admin token is not the right one")),
     }
+}
+
+/// Browsers name the page that a call comes from: where nobody has to show a token, a page of another site could have the
+/// router drained by whoever looks at it.
+fn from_no_other_page(headers: &HeaderMap) -> Result<(), ApiError> {
+    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
+    let page = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host.as_bytes());
+    if page.is_some() && page == headers.get(header::HOST).map(|host| host.as_bytes()) {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        ErrorCode::DestinationForbidden,
+        "the Origin header names another site: call without one, or set admin.token_file and send the token",
+    ))
 }
 
 /// Whether a `Host` is this machine by name or an address: a name that somebody else's DNS answers for is neither.
@@ -114,6 +128,22 @@ mod tests {
         }
         for other in ["evil.test", "evil.test:9191", "127.0.0.1.evil.test", "localhost.evil.test:9191"] {
             assert_eq!(code(&open, other, None), Some(ErrorCode::DestinationForbidden), "{other}");
+        }
+    }
+
+    #[test]
+    #[contract("S15")]
+    fn a_page_of_another_site_cannot_call_a_listener_without_a_token() {
+        let open = Access { token: None, loopback: true };
+        let code = |origin: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, HeaderValue::from_static("127.0.0.1:9191"));
+            headers.insert(header::ORIGIN, HeaderValue::from_static(origin));
+            allowed(&open, &headers).err().map(|error| error.code)
+        };
+        assert_eq!(code("http://127.0.0.1:9191"), None);
+        for other in ["http://evil.test", "http://127.0.0.1:8000", "https://127.0.0.1:9191.evil.test", "null", ""] {
+            assert_eq!(code(other), Some(ErrorCode::DestinationForbidden), "{other}");
         }
     }
 

@@ -8,8 +8,10 @@
 mod access;
 mod answer;
 mod conductor;
+mod config_shown;
 mod decisions;
 mod doctor;
+mod drain;
 mod gauges;
 mod kv_events;
 mod kv_index_routes;
@@ -18,8 +20,10 @@ mod listener;
 mod metrics;
 mod models;
 mod parity_report;
+mod prefix_stats;
 mod route;
 mod streams;
+mod totals;
 mod workers;
 
 use std::sync::Arc;
@@ -29,6 +33,7 @@ use axum::{
     extract::DefaultBodyLimit,
     routing::{get, post},
 };
+use config::Settings;
 use fleet::Fleet;
 use indexer::Indexer;
 use kv_index::KvIndex;
@@ -36,11 +41,12 @@ use net::Clock;
 use parity::Book;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
-use routing::{Router, receipt::Ring};
+use routing::{PrefixTally, Router, receipt::Ring};
 
 pub use access::{Access, Token};
 pub use conductor::residents;
 pub use doctor::Doctor;
+pub use drain::{Drain, DrainStatus};
 pub use listener::{serve, serve_routes};
 pub use route::DryRun;
 
@@ -59,8 +65,16 @@ pub struct AdminParts {
     pub ring: Arc<Ring>,
     /// How predictions fare.
     pub parity: Arc<Mutex<Book>>,
-    /// The metric families of all parts; `None` switches `/metrics` off.
-    pub registry: Option<Arc<RwLock<Registry>>>,
+    /// What routing by the beginning of the prompt did.
+    pub prefix_tally: Arc<PrefixTally>,
+    /// The configuration in force.
+    pub settings: Arc<Settings>,
+    /// The metric families of all parts.
+    pub registry: Arc<RwLock<Registry>>,
+    /// Whether `/metrics` shows them.
+    pub serve_metrics: bool,
+    /// The end of the clients' listener.
+    pub drain: Drain,
     /// Whether router and engines agree.
     pub doctor: Doctor,
     /// Who would get a request.
@@ -77,10 +91,15 @@ pub(crate) fn routes(parts: AdminParts, access: &Access) -> Routes {
         .route("/metrics", get(metrics::text))
         .route("/admin/workers", get(workers::list))
         .route("/admin/workers/{name}", get(workers::one))
+        .route("/admin/config", get(config_shown::show))
+        .route("/admin/stats", get(totals::stats))
+        .route("/admin/drain", post(drain::begin).layer(DefaultBodyLimit::max(4096)).fallback(drain::post_only))
+        .route("/admin/drain/status", get(drain::status))
         .route("/admin/decisions", get(decisions::list))
         .route("/admin/decisions/{id}", get(decisions::one))
         .route("/admin/doctor", get(doctor::report))
         .route("/admin/parity", get(parity_report::report))
+        .route("/admin/prefix-routing/stats", get(prefix_stats::stats))
         .route("/admin/streams", get(streams::list))
         .route("/admin/models", get(models::list))
         .route("/admin/kv-index/digest", get(kv_index_routes::digest))

@@ -20,9 +20,7 @@ const STALL: Duration = Duration::from_secs(30);
 
 /// Serves the admin routes on `listener` until `stop` says so.
 pub async fn serve(parts: AdminParts, access: Access, listener: net::Listener, stop: watch::Receiver<bool>) {
-    if let Some(registry) = &parts.registry {
-        registry.write().register_collector(Box::new(Gauges::of(&parts)));
-    }
+    parts.registry.write().register_collector(Box::new(Gauges::of(&parts)));
     serve_routes(routes(parts, &access), access, listener, stop).await;
 }
 

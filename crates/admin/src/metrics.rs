@@ -8,12 +8,19 @@ use dialect::{ApiError, ErrorCode};
 use crate::{AdminParts, answer};
 
 pub(crate) async fn text(State(parts): State<Arc<AdminParts>>) -> Response {
-    let Some(registry) = &parts.registry else {
+    if !parts.serve_metrics {
         return answer::error(&ApiError::new(ErrorCode::UnknownRoute, "metrics are switched off: set metrics.enabled"));
-    };
-    let mut text = String::new();
-    match prometheus_client::encoding::text::encode(&mut text, &registry.read()) {
-        Ok(()) => answer::raw("application/openmetrics-text; version=1.0.0; charset=utf-8", text.into_bytes()),
-        Err(_) => answer::error(&ApiError::new(ErrorCode::Internal, "the metrics could not be written")),
     }
+    match page(&parts) {
+        Ok(page) => answer::raw("application/openmetrics-text; version=1.0.0; charset=utf-8", page.into_bytes()),
+        Err(error) => answer::error(&error),
+    }
+}
+
+/// All families as scrapers read them.
+pub(crate) fn page(parts: &AdminParts) -> Result<String, ApiError> {
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &parts.registry.read())
+        .map_err(|_| ApiError::new(ErrorCode::Internal, "the metrics could not be written"))?;
+    Ok(text)
 }

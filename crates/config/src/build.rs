@@ -9,8 +9,8 @@ mod workers;
 use std::collections::BTreeMap;
 
 use crate::{
-    Admin, ChatTemplate, CircuitBreaker, Decisions, HealthChecks, Level, Listen, LogFormat, Logging, Metrics, Model,
-    Models, Parity, PrefixRouting, Queue, Request, Retry, Routing, Server, Settings, Tokenizer,
+    Admin, ChatTemplate, CircuitBreaker, DecisionLog, Decisions, HealthChecks, Level, Listen, LogFormat, Logging,
+    Metrics, Model, Models, Parity, PrefixRouting, Queue, Request, Retry, Routing, Server, Settings, Tokenizer,
     checked::{Checked, Value},
     places::Places,
     problem::Draft,
@@ -315,5 +315,14 @@ fn decisions(section: &Checked) -> Decisions {
         ring_entries: usize::try_from(section.key("ring_entries").int()).unwrap_or(usize::MAX),
         ring_bytes: section.key("ring_bytes").size_in_memory(),
         candidates: usize::try_from(section.key("candidates").int()).unwrap_or(usize::MAX),
+        log: decision_log(section.key("log")),
     }
+}
+
+fn decision_log(section: &Checked) -> Option<DecisionLog> {
+    Some(DecisionLog {
+        path: section.key("path").text()?.into(),
+        interval: section.key("interval").duration(),
+        chains: section.key("chains").bool(),
+    })
 }

@@ -38,6 +38,7 @@ pub use load::{CheckUrl, Override, Source, load};
 pub use nearest::nearest;
 pub use problem::Problem;
 pub use redis_url::{NotARedisUrl, RedisUrl};
+pub use scalar::duration;
 pub use schema::{reference_page, schema};
 pub use secret::Secret;
 pub use settings::*;

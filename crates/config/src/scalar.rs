@@ -7,8 +7,13 @@ use std::time::Duration;
 /// Longest duration that any key takes, so that adding it to a point in time never overflows.
 pub(crate) const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// Reads `30s`, `5m`, `250ms`, `1.5h`, `1m30s`, or a bare number of seconds.
-pub(crate) fn duration(text: &str) -> Option<Duration> {
+/// Reads a duration as every key takes it: `30s`, `5m`, `250ms`, `1.5h`, `1m30s`, or a bare number of seconds.
+///
+/// ```
+/// assert_eq!(config::duration("1m30s"), Some(std::time::Duration::from_secs(90)));
+/// assert_eq!(config::duration("soon"), None);
+/// ```
+pub fn duration(text: &str) -> Option<Duration> {
     let text = text.trim();
     if text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
         return seconds(text.parse().ok()?);

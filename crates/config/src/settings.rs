@@ -315,4 +315,17 @@ pub struct Decisions {
     pub ring_bytes: usize,
     /// Most candidates kept per receipt.
     pub candidates: usize,
+    /// The decision log, if there is one.
+    pub log: Option<DecisionLog>,
+}
+
+/// `decisions.log`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DecisionLog {
+    /// File that gets one receipt per line.
+    pub path: PathBuf,
+    /// Time between writes.
+    pub interval: Duration,
+    /// Whether lines have the hashes of the prompts' blocks.
+    pub chains: bool,
 }

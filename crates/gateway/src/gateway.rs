@@ -1,6 +1,12 @@
 //! What every request shares.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use fleet::Fleet;
 use kv_blocks::HashScheme;
@@ -9,12 +15,13 @@ use parity::Book;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use routing::{
-    Router,
+    PrefixTally, Router,
     receipt::{DecisionIds, Ring},
 };
 
 use crate::{
     cut_switch::CutSwitch,
+    decision_log::DecisionLog,
     desk::Desk,
     ids::Ids,
     judge::Judge,
@@ -22,6 +29,7 @@ use crate::{
     load_telemetry::LoadCollector,
     lobby::{Lobby, Waiting},
     metrics::Metrics,
+    prefix_telemetry::PrefixCollector,
     request::{Disaggregation, Identify, Prefills, StreamLimits},
     reservations::Reservations,
     retry::{RetryBudget, RetryPermit, RetryRules},
@@ -89,6 +97,10 @@ pub struct GatewayParts {
     pub ring: Arc<Ring>,
     /// Where predictions are judged.
     pub parity: Arc<Mutex<Book>>,
+    /// Where placements by the beginning of the prompt are counted.
+    pub prefix_tally: Arc<PrefixTally>,
+    /// Where receipts are written to, if anywhere.
+    pub log: Option<Arc<DecisionLog>>,
     /// The clock.
     pub clock: Clock,
     /// The inbound key.
@@ -108,6 +120,8 @@ pub struct Gateway {
     pub(crate) desk: Arc<Desk>,
     pub(crate) lobby: Arc<Lobby>,
     pub(crate) ring: Arc<Ring>,
+    pub(crate) prefix_tally: Arc<PrefixTally>,
+    pub(crate) log: Option<Arc<DecisionLog>>,
     pub(crate) judge: Judge,
     pub(crate) clock: Clock,
     pub(crate) keys: Keys,
@@ -121,6 +135,8 @@ pub struct Gateway {
     pub(crate) cut: CutSwitch,
     pub(crate) reservations: Reservations,
     pub(crate) prefill: Prefills,
+    /// Requests whose account is open.
+    pub(crate) running: AtomicU64,
     budget: RetryBudget,
 }
 
@@ -138,10 +154,15 @@ pub(crate) struct RequestRules {
 impl Gateway {
     /// Puts the parts together and registers the metric families.
     pub fn new(parts: GatewayParts, registry: &mut Registry) -> Self {
-        let GatewayParts { fleet, router, ring, parity, clock, keys, limits, rules } = parts;
+        let GatewayParts { fleet, router, ring, parity, prefix_tally, log, clock, keys, limits, rules } = parts;
         let lobby = Arc::new(Lobby::new(rules.waiting));
         let load = LoadCollector { fleet: Arc::clone(&fleet), router: Arc::clone(&router), lobby: Arc::clone(&lobby) };
         registry.register_collector(Box::new(load));
+        registry.register_collector(Box::new(PrefixCollector {
+            fleet: Arc::clone(&fleet),
+            router: Arc::clone(&router),
+            tally: Arc::clone(&prefix_tally),
+        }));
         let ids = Ids::new();
         let pools = Pools::default();
         let identify = Identify::new(
@@ -159,6 +180,8 @@ impl Gateway {
             lobby,
             router,
             ring,
+            prefix_tally,
+            log,
             clock,
             keys,
             limits,
@@ -178,8 +201,14 @@ impl Gateway {
             pools,
             decision_ids: DecisionIds::new(ids.draw()),
             cut: CutSwitch::default(),
+            running: AtomicU64::new(0),
             ids,
         }
+    }
+
+    /// Requests that have not come to their end, whatever they ask for.
+    pub fn running_requests(&self) -> u64 {
+        self.running.load(Ordering::Relaxed)
     }
 
     /// Tells router, parity and reservations that time has passed.

@@ -8,6 +8,7 @@
 
 mod client_stream;
 mod cut_switch;
+mod decision_log;
 mod desk;
 mod gateway;
 mod health;
@@ -20,12 +21,14 @@ mod load_telemetry;
 mod lobby;
 mod metrics;
 mod models;
+mod prefix_telemetry;
 mod request;
 mod reservations;
 mod retry;
 mod routes;
 mod upstream;
 
+pub use decision_log::{DecisionLog, DecisionLogSettings};
 pub use gateway::{Gateway, GatewayParts, Limits, Rules};
 pub use keys::Keys;
 pub use listener::{Drained, Phase, serve};

@@ -44,17 +44,12 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Pause after an accept that failed for want of descriptors: a busy loop would take the core from running streams.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves `listener` until `phase` says so, then lets running requests end for at most `drain_timeout`.
-pub async fn serve(
-    gateway: Arc<Gateway>,
-    listener: net::Listener,
-    phase: watch::Receiver<Phase>,
-    drain_timeout: Duration,
-) -> Drained {
+/// Serves `listener` until `phase` says so, then lets running requests end until it says that they are to be cut.
+pub async fn serve(gateway: Arc<Gateway>, listener: net::Listener, phase: watch::Receiver<Phase>) -> Drained {
     // Beside the accepting, which stands still at the limit of connections.
     let ticking = ticking(Arc::clone(&gateway));
     tokio::select! {
-        drained = accept_and_drain(gateway, listener, phase, drain_timeout) => drained,
+        drained = accept_and_drain(gateway, listener, phase) => drained,
         never = ticking => match never {},
     }
 }
@@ -76,7 +71,6 @@ async fn accept_and_drain(
     gateway: Arc<Gateway>,
     listener: net::Listener,
     mut phase: watch::Receiver<Phase>,
-    drain_timeout: Duration,
 ) -> Drained {
     let room = Arc::new(Semaphore::new(gateway.limits.max_connections));
     let mut connections = JoinSet::new();
@@ -107,7 +101,6 @@ async fn accept_and_drain(
     drop(listener);
     tokio::select! {
         () = async { while connections.join_next().await.is_some() {} } => return Drained { cut: 0 },
-        () = tokio::time::sleep(drain_timeout) => {}
         () = reached(&mut phase, Phase::Cut) => {}
     }
     while connections.try_join_next().is_some() {}

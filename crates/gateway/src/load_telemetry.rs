@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use fleet::Fleet;
+use fleet::{Fleet, Snapshot, WorkerView};
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metrics::MetricType};
 use routing::Router;
 
@@ -41,18 +41,21 @@ impl Collector for LoadCollector {
             None,
             MetricType::Gauge,
         )?;
-        let snapshot = self.fleet.snapshot();
-        let load = |worker: &fleet::WorkerView| -> i64 {
-            worker.targets().map(|target| i64::from(self.router.load(target).in_flight)).sum()
-        };
-        let (named, rest) = snapshot.workers.split_at(snapshot.workers.len().min(MOST_WORKERS));
-        for worker in named {
-            in_flight.encode_family(&[("worker", &*worker.name)])?.encode_gauge(&load(worker))?;
-        }
-        if !rest.is_empty() {
-            let sum: i64 = rest.iter().map(|worker| load(worker)).sum();
-            in_flight.encode_family(&[("worker", "other")])?.encode_gauge(&sum)?;
+        for (worker, load) in in_flight_by_worker(&self.fleet.snapshot(), &self.router) {
+            in_flight.encode_family(&[("worker", worker)])?.encode_gauge(&load)?;
         }
         Ok(())
     }
+}
+
+/// Requests in flight on each worker by its name; those beyond [`MOST_WORKERS`] are one sum, `other`.
+pub(crate) fn in_flight_by_worker<'a>(snapshot: &'a Snapshot, router: &Router) -> Vec<(&'a str, i64)> {
+    let load =
+        |worker: &WorkerView| -> i64 { worker.targets().map(|target| i64::from(router.load(target).in_flight)).sum() };
+    let (named, rest) = snapshot.workers.split_at(snapshot.workers.len().min(MOST_WORKERS));
+    let mut loads: Vec<_> = named.iter().map(|worker| (&*worker.name, load(worker))).collect();
+    if !rest.is_empty() {
+        loads.push(("other", rest.iter().map(|worker| load(worker)).sum()));
+    }
+    loads
 }

@@ -62,15 +62,6 @@ struct PolicyLabel {
 const PREFILLED: &str = "ok";
 const UNFINISHED: &str = "unfinished";
 
-/// How the beginning of a prompt can place a request.
-const STRATEGIES: [&str; 3] = ["prefix_hash", "overflow", "fallback"];
-
-/// One label: how a request was placed by the beginning of its prompt.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Strategy {
-    strategy: &'static str,
-}
-
 /// One label: the worker's name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Worker {
@@ -153,7 +144,6 @@ pub(crate) struct Metrics {
     attempts: Family<ClassResult, Counter>,
     shed: Family<Reason, Counter>,
     decisions: Family<PolicyMethod, Counter>,
-    prefix_routing: Family<Strategy, Counter>,
     pub(crate) panics: Counter,
     upstream_failures: Family<WorkerReason, Counter>,
     prompt_tokens: Family<Worker, Counter>,
@@ -180,7 +170,6 @@ impl Metrics {
             attempts: Family::default(),
             shed: Family::default(),
             decisions: Family::default(),
-            prefix_routing: Family::default(),
             panics: Counter::<u64, AtomicU64>::default(),
             upstream_failures: Family::default(),
             prompt_tokens: Family::default(),
@@ -208,7 +197,6 @@ impl Metrics {
             attempts "warmroute_attempts" "Attempts at workers by retry class and result";
             shed "warmroute_shed" "Requests refused for want of room";
             decisions "warmroute_decisions" "Placement decisions";
-            prefix_routing "continuum_prefix_routing_requests" "Requests by how the beginning of their prompt placed them";
             panics "warmroute_panics" "Requests that ended in a panic";
             upstream_failures "warmroute_upstream_failures" "Failures of workers as requests saw them";
             prompt_tokens "warmroute_prompt_tokens" "Prompt tokens that workers reported";
@@ -231,10 +219,7 @@ impl Metrics {
     }
 
     /// A placement decision was made in `us` microseconds.
-    pub(crate) fn decided(&self, policy: &'static str, method: &'static str, label: Option<&'static str>, us: f64) {
-        if let Some(strategy) = label.filter(|label| STRATEGIES.contains(label)) {
-            self.prefix_routing.get_or_create(&Strategy { strategy }).inc();
-        }
+    pub(crate) fn decided(&self, policy: &'static str, method: &'static str, us: f64) {
         self.decisions.get_or_create(&PolicyMethod { policy, method }).inc();
         self.decision.get_or_create(&PolicyLabel { policy }).observe(us / 1e6);
     }
@@ -330,9 +315,6 @@ impl Metrics {
             ErrorCode::Draining,
         ] {
             drop(self.shed.get_or_create(&Reason { reason: reason.as_str() }));
-        }
-        for strategy in STRATEGIES {
-            drop(self.prefix_routing.get_or_create(&Strategy { strategy }));
         }
         for route in ROUTES {
             for outcome in OutcomeKind::ALL {

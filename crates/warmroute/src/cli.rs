@@ -30,6 +30,8 @@ pub(crate) enum Command {
     Events(Box<crate::events_command::EventsArgs>),
     /// Play a recorded workload through the router in front of modelled engines, and say what each policy would do.
     Simulate(Box<crate::simulate_command::SimulateArgs>),
+    /// Play a decision log through the router with a configuration, and say what that would do.
+    Replay(Box<crate::replay_command::ReplayArgs>),
     /// Check and show configurations.
     Config(ConfigArgs),
 }

@@ -4,6 +4,7 @@ mod cli;
 mod config_command;
 mod demo;
 mod doctor_command;
+mod drain;
 mod engine;
 mod events_command;
 mod explain;
@@ -11,6 +12,7 @@ mod indexer_command;
 mod limits;
 mod logging;
 mod output;
+mod replay_command;
 mod serve;
 mod settings;
 mod signals;
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
         cli::Command::Indexer(args) => indexer_command::run(&args),
         cli::Command::Events(args) => events_command::run(&args),
         cli::Command::Simulate(args) => simulate_command::run(&args),
+        cli::Command::Replay(args) => replay_command::run(&args),
         cli::Command::Config(args) => config_command::run(&args),
     }
 }

@@ -59,13 +59,13 @@ async fn serve(settings: Settings, extras: Extras, print_ready: bool) -> ExitCod
         Ok(stops) => stops,
         Err(error) => return fail(&format!("signals could not be caught: {error}")),
     };
-    let mut running = match wire_up::start(settings, extras).await {
+    let running = match wire_up::start(settings, extras).await {
         Ok(running) => running,
         Err(error) => return fail(&error.to_string()),
     };
     announce(&running, print_ready);
     stops.next().await;
-    tracing::info!("draining: running requests may end, a second signal cuts them");
+    tracing::info!("told to stop: a second signal cuts running requests");
     let drained = tokio::select! {
         drained = running.drain() => drained,
         _ = stops.next() => running.cut_now().await,

@@ -6,12 +6,13 @@ use std::{
     time::Duration,
 };
 
-use admin::{Access, AdminParts, Doctor, DryRun, Token};
+use admin::{Access, AdminParts, Doctor, Drain, DryRun, Token};
 use config::{BlockHashKind, Listen, Settings};
 use doctor::{Options, Probe, Surroundings, USUAL_TIMEOUT};
 use fleet::{Fleet, FleetParts, HubCache, OnVerdict};
 use gateway::{
-    Connector, Disaggregation, Drained, Gateway, GatewayParts, Keys, Limits, Phase, RetryRules, Rules, Waiting,
+    Connector, DecisionLog, DecisionLogSettings, Disaggregation, Drained, Gateway, GatewayParts, Keys, Limits,
+    RetryRules, Rules, Waiting,
 };
 use indexer::{Indexer, IndexerParts};
 use kv_blocks::HashScheme;
@@ -21,10 +22,12 @@ use parity::Book;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
 use routing::{
-    OverlapMeasure, Policy, QueueSettings, RingSettings, Router, RoutingSettings, ScoringSettings,
+    OverlapMeasure, Policy, PrefixTally, QueueSettings, RingSettings, Router, RoutingSettings, ScoringSettings,
     receipt::{Ring, RingLimits},
 };
 use tokio::{sync::watch, task::JoinHandle};
+
+use crate::drain::Draining;
 
 /// Most header fields of a request.
 const MAX_HEADERS: usize = 100;
@@ -84,9 +87,10 @@ pub(crate) struct Running {
     /// Its workers.
     pub(crate) fleet: Arc<Fleet>,
     stop: watch::Sender<bool>,
-    phase: watch::Sender<Phase>,
-    data_task: JoinHandle<Drained>,
+    draining: Arc<Draining>,
+    data_task: JoinHandle<()>,
     admin_task: JoinHandle<()>,
+    log_task: Option<JoinHandle<()>>,
 }
 
 /// Binds both listeners, then starts everything behind them. A worker that is down does not stop the start.
@@ -114,10 +118,13 @@ fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener)
         bytes: settings.decisions.ring_bytes,
     }));
     let parity = Arc::new(Mutex::new(Book::new(thresholds(&settings.parity))));
-    let look = doctor(&settings, extras.keys.required());
+    let prefix_tally = Arc::new(PrefixTally::default());
+    let in_force = Arc::new(settings.clone());
+    let look = doctor(&in_force, extras.keys.required());
     let (limits, rules) = (limits(&settings), rules(&settings, scheme));
     let (admin_token, admin_local) = (extras.token, settings.admin.listen.is_local());
-    let (serve_metrics, drain_timeout) = (settings.metrics.enabled, settings.server.drain_timeout);
+    let serve_metrics = settings.metrics.enabled;
+    let draining = Draining::new(settings.server.drain_timeout, clock);
     let fleet = Arc::new(Fleet::start(
         FleetParts {
             workers: settings.workers,
@@ -135,12 +142,18 @@ fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener)
         },
         &mut registry,
     )?);
+    let log = settings.decisions.log.map(|log| {
+        let settings = DecisionLogSettings { path: log.path, interval: log.interval, chains: log.chains };
+        DecisionLog::new(settings, &mut registry)
+    });
     let gateway = Arc::new(Gateway::new(
         GatewayParts {
             fleet: Arc::clone(&fleet),
             router: Arc::clone(&router),
             ring: Arc::clone(&ring),
             parity: Arc::clone(&parity),
+            prefix_tally: Arc::clone(&prefix_tally),
+            log: log.clone(),
             clock,
             keys: extras.keys,
             limits,
@@ -162,37 +175,43 @@ fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener)
         indexer,
         ring: Arc::clone(&ring),
         parity,
-        registry: serve_metrics.then(|| Arc::new(RwLock::new(registry))),
+        prefix_tally,
+        settings: in_force,
+        registry: Arc::new(RwLock::new(registry)),
+        serve_metrics,
+        drain: drain(&draining, &gateway),
         doctor: look,
         dry_run: dry_run(&gateway, limits.max_body_bytes),
         clock,
     };
     let access = Access { token: admin_token, loopback: admin_local };
     let (stop, stopped) = watch::channel(false);
-    let (phase, phases) = watch::channel(Phase::Run);
+    let data_address = data.address();
+    let listening = gateway::serve(gateway, data, draining.phases());
     Ok(Running {
-        data: data.address(),
+        data: data_address,
         admin: admin.address(),
         ring,
         fleet,
         stop,
-        phase,
-        data_task: tokio::spawn(gateway::serve(gateway, data, phases, drain_timeout)),
+        data_task: tokio::spawn(Arc::clone(&draining).carry(listening)),
+        draining,
+        log_task: log.map(|log| tokio::spawn(log.write(stopped.clone()))),
         admin_task: tokio::spawn(admin::serve(parts, access, admin, stopped)),
     })
 }
 
 impl Running {
     /// Stops taking connections and lets running requests end; resolves when they have, or when their time is up.
-    pub(crate) async fn drain(&mut self) -> Drained {
-        self.phase.send_replace(Phase::Drain);
-        (&mut self.data_task).await.unwrap_or(Drained { cut: 0 })
+    pub(crate) async fn drain(&self) -> Drained {
+        self.draining.begin(None);
+        self.draining.ended().await
     }
 
     /// Cuts what still runs of a drain.
-    pub(crate) async fn cut_now(&mut self) -> Drained {
-        self.phase.send_replace(Phase::Cut);
-        (&mut self.data_task).await.unwrap_or(Drained { cut: 0 })
+    pub(crate) async fn cut_now(&self) -> Drained {
+        self.draining.cut();
+        self.draining.ended().await
     }
 
     /// Ends everything that is left, and waits until it is gone.
@@ -201,12 +220,15 @@ impl Running {
         self.stop.send_replace(true);
         self.fleet.stop().await;
         let _ = tokio::time::timeout(Duration::from_secs(5), self.admin_task).await;
+        if let Some(log) = self.log_task {
+            let _ = tokio::time::timeout(Duration::from_secs(5), log).await;
+        }
     }
 }
 
 /// Looks at the workers of these settings, beside the fleet that uses them.
-fn doctor(settings: &Settings, api_key: bool) -> Doctor {
-    let settings = Arc::new(settings.clone());
+fn doctor(settings: &Arc<Settings>, api_key: bool) -> Doctor {
+    let settings = Arc::clone(settings);
     let surroundings = Arc::new(surroundings(&settings, api_key));
     Doctor::new(move |probe| {
         let (settings, surroundings) = (Arc::clone(&settings), Arc::clone(&surroundings));
@@ -225,6 +247,12 @@ pub(crate) fn surroundings(settings: &Settings, api_key: bool) -> Surroundings {
         files: crate::limits::files(settings.server.max_connections),
         hub_cache: HubCache::from_env(|name| std::env::var(name).ok()),
     }
+}
+
+/// The end of the data listener, for operators.
+fn drain(draining: &Arc<Draining>, gateway: &Arc<Gateway>) -> Drain {
+    let (begins, tells, gateway) = (Arc::clone(draining), Arc::clone(draining), Arc::clone(gateway));
+    Drain::new(move |timeout| begins.begin(timeout), move || tells.status(gateway.running_requests()))
 }
 
 /// The request path's own answer to who would get a request.

@@ -4,6 +4,7 @@ mod harness;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use contract_id::contract;
 use harness::{Page, Program, RawClient, RawReply, Routed, Router, Sim, Turn, assert_shape, eventually, says, words};
 use serde_json::{Value, json};
 
@@ -156,6 +157,7 @@ fn a_receipt_is_described_whole() {
 }
 
 #[test]
+#[contract("V43")]
 fn decisions_are_listed_newest_first_and_narrowed() {
     let routed = Routed::start(&[&[], &[]]);
     let ids: Vec<String> = [("a", "warm"), ("b", "warm"), ("a", "random"), ("b", "round_robin"), ("a", "warm")]
@@ -249,7 +251,7 @@ fn what_is_not_there_answers_with_the_error_table() {
             "message": "string", "type": "string", "param": "null|string", "code": "string", "request_id": "string",
         },
     });
-    let later = ["/admin/config", "/admin/stats", "/admin/tenants", "/nope", "/"];
+    let later = ["/admin/config/history", "/admin/tenants", "/nope", "/"];
     for path in later {
         let reply = get(&routed, path);
         assert_eq!(reply.status, 404, "{path}");
@@ -331,6 +333,7 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("warmroute_decision_seconds", "histogram", &["policy"]),
     ("warmroute_queue_wait_seconds", "histogram", &[]),
     ("warmroute_request_seconds", "histogram", &["route"]),
+    ("warmroute_queue_wait_seconds", "histogram", &[]),
     ("warmroute_overlap_ratio", "histogram", &[]),
     ("warmroute_workers", "gauge", &["state"]),
     ("warmroute_in_flight", "gauge", &["worker"]),
@@ -350,6 +353,8 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("warmroute_degraded", "gauge", &["part"]),
     ("warmroute_build_info", "gauge", &["version", "features"]),
     ("continuum_prefix_routing_requests", "counter", &["strategy"]),
+    ("continuum_prefix_routing_backend_distribution", "gauge", &["backend"]),
+    ("continuum_prefix_routing_prefix_cardinality", "gauge", &[]),
 ];
 
 /// Families whose labels are not known before the first sample.

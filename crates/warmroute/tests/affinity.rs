@@ -10,7 +10,7 @@ use std::{
 
 use contract_id::contract;
 use dialect::Anchor;
-use harness::{RawClient, Routed, Router, Turn, eventually, says, words};
+use harness::{RawClient, Routed, Router, Turn, assert_shape, eventually, says, words};
 use serde_json::{Value, json};
 
 /// `continuum_prefix_routing_requests_total` by strategy.
@@ -37,7 +37,7 @@ fn asked(routed: &Routed, assistant: &str, questions: u32) -> Vec<Turn> {
 }
 
 #[test]
-#[contract("CK1", "CK7", "CK15", "CK18", "CK19", "CK66")]
+#[contract("CK1", "CK7", "CK15", "CK18", "CK19", "CK66", "CK67")]
 fn one_system_prompt_stays_with_one_engine_also_over_a_restart() {
     let mut routed = Routed::with(&[&[], &[], &[]], "prefix_routing: {enabled: true}\n", &[]);
     assert_eq!(strategies(&routed), [0, 0, 0], "they are there from the start");
@@ -49,6 +49,8 @@ fn one_system_prompt_stays_with_one_engine_also_over_a_restart() {
     let used: BTreeSet<&str> = first.iter().flat_map(|turns| workers(turns)).collect();
     assert!(used.len() > 1, "different ones are spread: {used:?}");
     assert_eq!(strategies(&routed), [36, 0, 0]);
+    let cardinality = || routed.router.metric("continuum_prefix_routing_prefix_cardinality", "");
+    assert_eq!(cardinality(), 12.0, "one for each assistant, however often it was asked");
     let receipt = routed.receipt(&first[0][0]);
     assert_eq!((&receipt["policy"], &receipt["method"]), (&json!("continuum"), &json!("policy")));
 
@@ -56,6 +58,7 @@ fn one_system_prompt_stays_with_one_engine_also_over_a_restart() {
     let ids = routed.completion(json!({"prompt": [1, 2, 3, 4]}), &[]);
     assert_eq!(routed.receipt(&ids)["method"], "fallback");
     assert_eq!(strategies(&routed), [36, 0, 1]);
+    assert_eq!(cardinality(), 12.0);
 
     routed.restart_router();
     for (assistant, turns) in assistants.iter().zip(&first) {
@@ -64,7 +67,7 @@ fn one_system_prompt_stays_with_one_engine_also_over_a_restart() {
 }
 
 #[test]
-#[contract("CK17", "CK18", "CK66")]
+#[contract("CK17", "CK18", "CK66", "CK67", "CK73")]
 fn a_burst_of_one_system_prompt_overflows_to_the_next_engine() {
     let slow: &[&str] = &["--speed", "0.5"];
     let routed = Routed::with(&[slow, slow, slow, slow], "", &["--policy", "PrefixAwareHash"]);
@@ -73,6 +76,10 @@ fn a_burst_of_one_system_prompt_overflows_to_the_next_engine() {
         "messages": [says("system", &words("shared", 30)), says("user", "hello")],
     });
     let clients: Vec<RawClient> = (0..16).map(|_| RawClient::chat(&routed.router.data(), &body)).collect();
+    let distribution = |worker: &str| {
+        routed.router.metric("continuum_prefix_routing_backend_distribution", &format!("backend=\"{worker}\""))
+    };
+    eventually("load to show", || ["a", "b", "c", "d"].iter().any(|worker| distribution(worker) > 0.0).then_some(()));
     let owners: Vec<String> = clients
         .into_iter()
         .map(|mut client| client.reply().header("x-warmroute-worker").expect("the reply names its worker").to_owned())
@@ -84,6 +91,58 @@ fn a_burst_of_one_system_prompt_overflows_to_the_next_engine() {
     let [owner, overflow, fallback] = strategies(&routed);
     assert_eq!((owner + overflow, fallback), (16, 0));
     assert!(overflow > 0, "{owner} {overflow}");
+    routed.router.settled();
+    let stats = RawClient::get(&routed.router.admin(), "/admin/prefix-routing/stats").json();
+    let decisions = &stats["routing_decisions"];
+    assert_eq!((&decisions["overflow"], &decisions["total"]), (&json!(overflow), &json!(16)));
+    #[allow(clippy::cast_precision_loss, reason = "a handful")]
+    let rate = format!("{:.4}", overflow as f64 / 16.0);
+    assert_eq!(decisions["overflow_rate"], rate);
+    assert!(["a", "b", "c", "d"].iter().all(|worker| distribution(worker) == 0.0), "every worker has its series");
+}
+
+#[test]
+#[contract("CK67", "CK73")]
+fn what_prefix_routing_does_is_shown_with_the_documented_keys_and_types() {
+    let config =
+        "prefix_routing: {enabled: true, max_prefix_length: 256, load_factor_epsilon: 0.5, virtual_nodes: 40}\n";
+    let routed = Routed::with(&[&[], &[]], config, &[]);
+    let stats = || RawClient::get(&routed.router.admin(), "/admin/prefix-routing/stats").json();
+    let template = json!({
+        "enabled": "bool",
+        "config": {
+            "max_prefix_length": "int", "load_factor_epsilon": "number", "virtual_nodes": "int",
+            "anthropic_cache_control_injection": "bool",
+        },
+        "routing_decisions": {
+            "total": "int", "prefix_hash": "int", "overflow": "int", "fallback": "int", "overflow_rate": "string",
+        },
+        "backend_distribution": [{"backend": "string", "in_flight_requests": "int"}],
+        "unique_prefixes": "int",
+    });
+    let before = stats();
+    assert_shape(&before, &template);
+    let nothing_yet = json!({"total": 0, "prefix_hash": 0, "overflow": 0, "fallback": 0, "overflow_rate": "0.0000"});
+    assert_eq!((&before["routing_decisions"], &before["unique_prefixes"]), (&nothing_yet, &json!(0)));
+
+    asked(&routed, "You are brief.", 3);
+    asked(&routed, "You are thorough.", 1);
+    routed.completion(json!({"prompt": [1, 2, 3]}), &[]);
+    let idle = |backend: &str| json!({"backend": backend, "in_flight_requests": 0});
+    let whole = json!({
+        "enabled": true,
+        "config": {
+            "max_prefix_length": 256, "load_factor_epsilon": 0.5, "virtual_nodes": 40,
+            "anthropic_cache_control_injection": false,
+        },
+        "routing_decisions": {
+            "total": 5, "prefix_hash": 4, "overflow": 0, "fallback": 1, "overflow_rate": "0.0000",
+        },
+        "backend_distribution": [idle("a"), idle("b")],
+        "unique_prefixes": 2,
+    });
+    routed.router.settled();
+    assert_eq!(stats(), whole);
 }
 
 #[test]

@@ -438,9 +438,14 @@ const DECISIONS: &[Key] = &[
     section(
         "log",
         &[
-            key("path", Kind::Path, "~", "File that gets one receipt per line.").later(),
-            key("interval", SECONDS, "10s", "Time between writes.").later(),
-            key("chains", Kind::Bool, "false", "Write hash chains too.").later(),
+            key(
+                "path",
+                Kind::Path,
+                "~",
+                "File that gets one receipt per line when its request is over; unset: no log.",
+            ),
+            key("interval", PAUSE, "10s", "Time between writes, less where much is waiting."),
+            key("chains", Kind::Bool, "false", "Write the hashes of the prompt's blocks too, which `replay` needs."),
             key("include_request_text", Kind::Bool, "false", "Write prompt text too.").later(),
         ],
         "The decision log (alias: top-level `decision_log`).",

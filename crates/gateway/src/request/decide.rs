@@ -99,6 +99,7 @@ pub(crate) fn placed(gateway: &Gateway, model: &ModelView, placement: &Placement
     let lease = |id, target| Lease::new(Arc::clone(&gateway.desk), id, target);
     let prefill = plan.prefill.as_ref().map(|leg| lease(leg.reservation, leg.target));
     let lease = lease(plan.reservation, plan.decode.target).with_prefill(prefill);
+    gateway.prefix_tally.count(&plan.decision, &placement.ties.keys);
     Placed { decision: as_told(plan.decision, model, placement), lease, prefill: plan.prefill }
 }
 

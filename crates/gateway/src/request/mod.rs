@@ -155,6 +155,7 @@ async fn generate(gateway: &Arc<Gateway>, call: Call, dialect: Dialect, mut sett
     settle.timing().tokenize = prompt.tokenize_us;
     settle.about(about(&view, &model, call.overrides.priority, &prompt));
     settle.looked_up(LookedUp::of(dialect, &view, &prompt));
+    settle.prompt(prompt.blocks.as_ref());
     gateway.metrics.identified(prompt.source.as_str());
     let policies = Policies::of(gateway, &call.overrides, &model);
     let errand = Errand {

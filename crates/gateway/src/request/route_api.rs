@@ -203,7 +203,7 @@ impl<'a> Asking<'a> {
             let worker = &worker.ok_or_else(dispatch::no_worker)?.worker;
             gateway.metrics.identified(self.prompt.source.as_str());
             let took_us = decision.lookup_us + decision.decide_us;
-            gateway.metrics.decided(decision.policy.as_str(), decision.method.as_str(), decision.label, took_us);
+            gateway.metrics.decided(decision.policy.as_str(), decision.method.as_str(), took_us);
             let receipt = self.receipt(decision, Arc::clone(id), false);
             gateway.ring.push(receipt.clone());
             Ok((Held::new(lease, worker, receipt.id, self.received, now), receipt))

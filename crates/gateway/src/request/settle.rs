@@ -4,9 +4,10 @@
 //! ends the request ends the `Settle`: dropping it frees the load, counts one outcome and completes the receipt. A
 //! request whose end nobody announced is one whose client left.
 
+mod log;
 mod prefill;
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use dialect::{ApiError, Chunk, ErrorCode, Usage};
 use fleet::FailureKind;
@@ -17,6 +18,7 @@ use routing::{
     receipt::{Attempt, AttemptClass, AttemptResult, DecisionId, Hold, Outcome, OutcomeKind, Receipt, Timing, Verdict},
 };
 
+use self::log::{End, Logged};
 use super::{
     dispatch::{BodyKind, Content, Failure},
     looked_up::LookedUp,
@@ -48,6 +50,7 @@ pub(crate) struct Settle {
     timing: Timing,
     hold: Hold,
     published: bool,
+    logged: Logged,
     status: Option<u16>,
     first_token: Option<Moment>,
     relaying: bool,
@@ -79,6 +82,7 @@ struct OpenAttempt {
 impl Settle {
     /// Opens the account of a request.
     pub(crate) fn open(gateway: &Arc<Gateway>, route: &'static Route, request_id: Arc<str>, received: Moment) -> Self {
+        gateway.running.fetch_add(1, Ordering::Relaxed);
         Self {
             gateway: Arc::clone(gateway),
             route,
@@ -98,6 +102,7 @@ impl Settle {
             timing: Timing::default(),
             hold: Hold::default(),
             published: false,
+            logged: Logged::default(),
             status: None,
             first_token: None,
             relaying: false,
@@ -138,12 +143,8 @@ impl Settle {
     /// A decision was made; the load it counted is ours to free. `leg`: another worker computes the prompt.
     pub(crate) fn placed(&mut self, decision: Decision, lease: Lease, leg: Option<PrefillLeg>) {
         let policy = decision.policy.as_str();
-        self.gateway.metrics.decided(
-            policy,
-            decision.method.as_str(),
-            decision.label,
-            decision.lookup_us + decision.decide_us,
-        );
+        let us = decision.lookup_us + decision.decide_us;
+        self.gateway.metrics.decided(policy, decision.method.as_str(), us);
         // A request that is tried again pays for each decision.
         self.timing.hash += decision.hash_us;
         self.timing.lookup += decision.lookup_us;
@@ -289,15 +290,9 @@ impl Settle {
     /// Puts the receipt into the ring, or completes the one that is there.
     fn publish(&mut self, outcome: Option<Outcome>) {
         if std::mem::replace(&mut self.published, true) {
-            let attempts = std::mem::take(&mut self.attempts);
-            let prefill = self.prefill.take();
-            self.gateway.ring.update(self.id, |receipt| {
-                receipt.attempts = attempts;
-                if let Verdict::Decided(decision) = &mut receipt.verdict {
-                    decision.prefill = prefill;
-                }
-                receipt.outcome = outcome;
-            });
+            let end = End { attempts: std::mem::take(&mut self.attempts), prefill: self.prefill.take(), outcome };
+            self.log_end(&end);
+            self.gateway.ring.update(self.id, |receipt| end.complete(receipt));
             return;
         }
         // A request that never came to a decision has nothing to explain.
@@ -315,7 +310,9 @@ impl Settle {
             timing: self.timing,
         };
         let (attempts, rewrites) = (self.attempts.clone(), self.rewrites.clone());
-        self.gateway.ring.push(Receipt { attempts, rewrites, outcome, ..about.receipt(decided) });
+        let receipt = Receipt { attempts, rewrites, outcome, ..about.receipt(decided) };
+        self.log_shown(&receipt);
+        self.gateway.ring.push(receipt);
     }
 
     /// The engine may have looked the prompt up, and what came of it says nothing.
@@ -396,6 +393,7 @@ impl Drop for Settle {
         }
         let outcome = self.outcome(kind, now);
         self.publish(Some(outcome));
+        self.gateway.running.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -126,6 +126,13 @@ impl Ring {
     }
 }
 
+impl Receipt {
+    /// Bytes that it takes in memory, estimated.
+    pub fn bytes(&self) -> usize {
+        size(self)
+    }
+}
+
 impl Kept {
     fn position(&self, id: DecisionId) -> Option<usize> {
         let number = self.numbers.get(&id)?;

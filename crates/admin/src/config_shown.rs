@@ -1,0 +1,28 @@
+//! `GET /admin/config`: the configuration in force, every key of it, secrets as `***`.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Query, State},
+    response::Response,
+};
+use dialect::{ApiError, ErrorCode};
+use serde::Deserialize;
+
+use crate::{AdminParts, answer};
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Wish {
+    format: Option<String>,
+}
+
+pub(crate) async fn show(State(parts): State<Arc<AdminParts>>, Query(wish): Query<Wish>) -> Response {
+    match wish.format.as_deref() {
+        None | Some("json") => answer::json(parts.settings.to_json()),
+        Some("yaml") => answer::raw("application/yaml", parts.settings.to_yaml().into_bytes()),
+        Some(_) => {
+            let message = "format is neither json nor yaml: leave it out, or send ?format=yaml";
+            answer::error(&ApiError::new(ErrorCode::InvalidRequest, message).param("format"))
+        }
+    }
+}

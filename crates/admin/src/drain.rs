@@ -1,0 +1,145 @@
+//! `POST /admin/drain` and `GET /admin/drain/status`: no new connections for clients, and running requests end.
+//!
+//! The draining is done by functions that were handed in. It cannot be taken back, and the listener of operators goes on
+//! answering: how it ended can be asked until the process is told to stop.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use axum::{
+    body::Bytes,
+    extract::{State, rejection::BytesRejection},
+    response::Response,
+};
+use dialect::{ApiError, ErrorCode};
+use serde_json::{Map, Value, json};
+use time::OffsetDateTime;
+
+use crate::{AdminParts, answer};
+
+/// How far a drain is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DrainStatus {
+    /// When it began; `None`: it has not.
+    pub since: Option<OffsetDateTime>,
+    /// Requests that have not come to their end.
+    pub open_streams: u64,
+    /// Connections that were cut with a request running.
+    pub cut_streams: u64,
+}
+
+/// Begins a drain, and tells of it.
+#[derive(Clone)]
+pub struct Drain {
+    begin: Arc<dyn Fn(Option<Duration>) + Send + Sync>,
+    status: Arc<dyn Fn() -> DrainStatus + Send + Sync>,
+}
+
+impl Drain {
+    /// `begin` is told how long running requests may take, where the caller says so; a repeated call does nothing.
+    pub fn new(
+        begin: impl Fn(Option<Duration>) + Send + Sync + 'static,
+        status: impl Fn() -> DrainStatus + Send + Sync + 'static,
+    ) -> Self {
+        Self { begin: Arc::new(begin), status: Arc::new(status) }
+    }
+}
+
+impl fmt::Debug for Drain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Drain").finish_non_exhaustive()
+    }
+}
+
+pub(crate) async fn begin(State(parts): State<Arc<AdminParts>>, body: Result<Bytes, BytesRejection>) -> Response {
+    let asked = match body {
+        Ok(body) => timeout(&body),
+        Err(_) => Err(ApiError::new(ErrorCode::InvalidRequest, "the request body could not be read to its end")),
+    };
+    match asked {
+        Ok(timeout) => {
+            (parts.drain.begin)(timeout);
+            shown((parts.drain.status)())
+        }
+        Err(error) => answer::error(&error),
+    }
+}
+
+pub(crate) async fn status(State(parts): State<Arc<AdminParts>>) -> Response {
+    shown((parts.drain.status)())
+}
+
+pub(crate) async fn post_only() -> Response {
+    let message = "/admin/drain answers POST only: GET /admin/drain/status tells how far a drain is";
+    answer::error(&ApiError::new(ErrorCode::MethodNotAllowed, message))
+}
+
+fn shown(status: DrainStatus) -> Response {
+    answer::json(&json!({
+        "draining": status.since.is_some(),
+        "since": status.since.map(net::rfc3339),
+        "open_streams": status.open_streams,
+        "cut_streams": status.cut_streams,
+    }))
+}
+
+/// How long running requests may take, if the body says so. No body is as good as an empty object.
+fn timeout(body: &[u8]) -> Result<Option<Duration>, ApiError> {
+    if body.trim_ascii().is_empty() {
+        return Ok(None);
+    }
+    let fields: Map<String, Value> = serde_json::from_slice(body).map_err(|_| {
+        ApiError::new(ErrorCode::InvalidJson, r#"the body is no JSON object: send {"timeout": "300s"}"#)
+    })?;
+    if let Some(other) = fields.keys().find(|key| *key != "timeout") {
+        let other: String = other.chars().filter(|c| !c.is_control()).take(40).collect();
+        let message = format!("the body has the unknown key {other:?}: expected timeout or nothing");
+        return Err(ApiError::new(ErrorCode::InvalidRequest, message));
+    }
+    match fields.get("timeout") {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => {
+            let timeout = value.as_str().and_then(config::duration);
+            let bad = || {
+                let message = format!(r#"timeout is no duration of at most {MOST_DAYS} days: expected, say, "300s""#);
+                ApiError::new(ErrorCode::InvalidRequest, message).param("timeout")
+            };
+            timeout.filter(|timeout| *timeout <= MOST).map(Some).ok_or_else(bad)
+        }
+    }
+}
+
+/// Longest drain: what the configuration takes for one.
+const MOST_DAYS: u64 = 366;
+const MOST: Duration = Duration::from_secs(MOST_DAYS * 24 * 3600);
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    #[test]
+    #[contract("V43")]
+    fn a_body_may_say_how_long_and_nothing_else() {
+        for (body, seconds) in [
+            ("", None),
+            (" \n", None),
+            ("{}", None),
+            (r#"{"timeout": null}"#, None),
+            (r#"{"timeout": "5m"}"#, Some(300)),
+            (r#"{"timeout": "0s"}"#, Some(0)),
+        ] {
+            assert_eq!(timeout(body.as_bytes()).unwrap(), seconds.map(Duration::from_secs), "{body}");
+        }
+        for (body, code) in [
+            ("[]", ErrorCode::InvalidJson),
+            ("{", ErrorCode::InvalidJson),
+            (r#"{"after": "5m"}"#, ErrorCode::InvalidRequest),
+            (r#"{"timeout": "soon"}"#, ErrorCode::InvalidRequest),
+            (r#"{"timeout": 5}"#, ErrorCode::InvalidRequest),
+            (r#"{"timeout": "367d"}"#, ErrorCode::InvalidRequest),
+        ] {
+            assert_eq!(timeout(body.as_bytes()).unwrap_err().code, code, "{body}");
+        }
+    }
+}

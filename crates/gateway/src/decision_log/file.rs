@@ -1,0 +1,86 @@
+//! The file that lines are added to.
+
+use std::{
+    fs::OpenOptions,
+    io::{self, Write},
+    os::unix::fs::{FileTypeExt, OpenOptionsExt},
+    path::PathBuf,
+};
+
+/// A file by its path; opened for every write, so that one that was moved away or deleted comes anew.
+#[derive(Debug)]
+pub(super) struct File {
+    path: PathBuf,
+    /// Whether the last write failed: that is logged once, and a line may have been cut.
+    failing: bool,
+}
+
+impl File {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path, failing: false }
+    }
+
+    /// Adds whole lines, or nothing but opens the file; false if that failed.
+    pub(super) fn append(&mut self, lines: &[u8]) -> bool {
+        let was_failing = self.failing;
+        let result = self.write(lines);
+        self.failing = result.is_err();
+        match result {
+            Ok(()) if was_failing => tracing::info!(path = %self.path.display(), "the decision log is written again"),
+            Err(error) if !was_failing => {
+                tracing::error!(path = %self.path.display(), %error, "the decision log cannot be written: lines are lost");
+            }
+            _ => {}
+        }
+        !self.failing
+    }
+
+    fn write(&self, lines: &[u8]) -> io::Result<()> {
+        if std::fs::metadata(&self.path).is_ok_and(|there| there.file_type().is_fifo()) {
+            // Opening one waits for a reader, and with it the end of the process.
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a pipe: expected a file"));
+        }
+        let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path)?;
+        if self.failing && !lines.is_empty() {
+            // What the failed write left of a line ends here.
+            file.write_all(b"\n")?;
+        }
+        file.write_all(lines)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt};
+
+    use contract_id::contract;
+
+    use super::*;
+
+    #[test]
+    #[contract("V43")]
+    fn lines_are_added_to_what_is_there_and_a_new_file_is_its_owners_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log.jsonl");
+        let mut file = File::new(path.clone());
+        assert!(file.append(b""), "a file can be made before there is a line");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(file.append(b"one\n") && file.append(b"two\n"));
+        assert_eq!(fs::read(&path).unwrap(), b"one\ntwo\n");
+        fs::rename(&path, folder.path().join("moved")).unwrap();
+        assert!(file.append(b"three\n"));
+        assert_eq!(fs::read(&path).unwrap(), b"three\n");
+    }
+
+    #[test]
+    fn what_failed_is_said_to_have_and_the_next_line_stands_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("later").join("log.jsonl");
+        let mut file = File::new(path.clone());
+        assert!(!file.append(b"lost\n") && !file.append(b"lost\n"));
+        fs::create_dir(path.parent().unwrap()).unwrap();
+        assert!(file.append(b"kept\n"));
+        assert_eq!(fs::read(&path).unwrap(), b"\nkept\n");
+        assert!(!File::new(folder.path().to_owned()).append(b"a folder\n"));
+    }
+}

@@ -1,0 +1,159 @@
+//! The decision log: the receipt of every request that was carried, one JSON object a line, when the request is over.
+//!
+//! A request hands its receipt in and goes on; one task turns receipts into JSON and writes them, every so often or when
+//! much is waiting. Prompt text is not in a receipt, and so not in the log. Files are not rotated: the file is opened for
+//! each write, so whoever moves it away gets a new one.
+//!
+//! **Invariant**: nothing here is waited for by a request, and what is waiting has a bound; what does not fit, or cannot be
+//! written, is lost and counted.
+
+mod file;
+mod queue;
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use kv_blocks::{BlockSize, PromptBlocks, SequenceHash};
+use prometheus_client::{
+    metrics::{counter::Counter, family::Family},
+    registry::Registry,
+};
+use routing::receipt::Receipt;
+use serde::Serialize;
+use tokio::sync::watch;
+
+use self::{file::File, queue::Queue};
+
+/// How decisions are logged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DecisionLogSettings {
+    /// The file that lines are added to.
+    pub path: PathBuf,
+    /// Time between writes.
+    pub interval: Duration,
+    /// Whether a line has the hashes of the prompt's blocks, which say what it had in common with others.
+    pub chains: bool,
+}
+
+/// Bytes of lines that are written at once.
+const CHUNK: usize = 1 << 20;
+
+/// Takes receipts and writes them.
+#[derive(Debug)]
+pub struct DecisionLog {
+    settings: DecisionLogSettings,
+    queue: Queue,
+    written: Counter,
+    lost: Family<[(&'static str, &'static str); 1], Counter>,
+    errors: Family<[(&'static str, &'static str); 1], Counter>,
+}
+
+/// One line.
+#[derive(Debug)]
+struct Entry {
+    receipt: Receipt,
+    chain: Option<Arc<[SequenceHash]>>,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(flatten)]
+    receipt: &'a Receipt,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chain: Option<Vec<String>>,
+}
+
+const QUEUE_FULL: [(&str, &str); 1] = [("reason", "queue_full")];
+const NOT_WRITTEN: [(&str, &str); 1] = [("reason", "write_failed")];
+const SINK: [(&str, &str); 1] = [("sink", "decision_log")];
+
+impl DecisionLog {
+    /// Registers the metric families; nothing is written before [`DecisionLog::write`] runs.
+    pub fn new(settings: DecisionLogSettings, registry: &mut Registry) -> Arc<Self> {
+        let log = Self {
+            settings,
+            queue: Queue::default(),
+            written: Counter::default(),
+            lost: Family::default(),
+            errors: Family::default(),
+        };
+        for reason in [QUEUE_FULL, NOT_WRITTEN] {
+            drop(log.lost.get_or_create(&reason));
+        }
+        drop(log.errors.get_or_create(&SINK));
+        registry.register("warmroute_decision_log_written", "Lines of the decision log", log.written.clone());
+        registry.register("warmroute_decision_log_lost", "Receipts that did not get into it", log.lost.clone());
+        registry.register("warmroute_sink_errors", "Writes that failed", log.errors.clone());
+        Arc::new(log)
+    }
+
+    /// Whether lines have the hashes of the prompt's blocks.
+    pub(crate) fn wants_chains(&self) -> bool {
+        self.settings.chains
+    }
+
+    /// Takes the receipt of a request that is over, and the prompt that it was decided by.
+    pub(crate) fn submit(&self, receipt: Receipt, prompt: Option<&PromptBlocks>) {
+        let size = receipt.decision().and_then(|decision| BlockSize::new(decision.block_size.into()).ok());
+        // Hashed for the decision already.
+        let chain = prompt.zip(size).map(|(prompt, size)| prompt.chain(size));
+        if !self.queue.push(Entry { receipt, chain }) {
+            self.lost.get_or_create(&QUEUE_FULL).inc();
+        }
+    }
+
+    /// Writes what is handed in until `stop` says so, and then what is left.
+    pub async fn write(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
+        let mut file = File::new(self.settings.path.clone());
+        // A path that cannot be written is told of at the start, and not with the first request.
+        let mut entries = Vec::new();
+        loop {
+            let log = Arc::clone(&self);
+            let writing = tokio::task::spawn_blocking(move || {
+                log.append(&mut file, &entries);
+                file
+            });
+            file = writing.await.unwrap_or_else(|_| File::new(self.settings.path.clone()));
+            if *stop.borrow() && self.queue.is_empty() {
+                break;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(self.settings.interval) => {}
+                () = self.queue.half_full() => {}
+                // A sender that went away means the end.
+                _ = stop.wait_for(|stopping| *stopping) => {}
+            }
+            entries = self.queue.take();
+            if entries.is_empty() && stop.has_changed().is_err() {
+                break;
+            }
+        }
+    }
+
+    fn append(&self, file: &mut File, entries: &[Entry]) {
+        let mut lines = Vec::new();
+        let mut count = 0;
+        for entry in entries {
+            let chain = entry.chain.as_ref().map(|chain| chain.iter().map(ToString::to_string).collect());
+            // Our own types have string keys, and a Vec takes everything.
+            if serde_json::to_writer(&mut lines, &Line { receipt: &entry.receipt, chain }).is_ok() {
+                lines.push(b'\n');
+                count += 1;
+            }
+            if lines.len() >= CHUNK {
+                self.append_lines(file, &lines, count);
+                lines.clear();
+                count = 0;
+            }
+        }
+        self.append_lines(file, &lines, count);
+    }
+
+    fn append_lines(&self, file: &mut File, lines: &[u8], count: u64) {
+        if file.append(lines) {
+            self.written.inc_by(count);
+        } else {
+            self.errors.get_or_create(&SINK).inc();
+            self.lost.get_or_create(&NOT_WRITTEN).inc_by(count);
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Receipts that wait to be written.
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::Entry;
+
+/// Most that wait, by number and by bytes: some 20 000 receipts of usual size, and far fewer with the chains of long
+/// prompts. What comes on top is refused.
+const MOST_ENTRIES: usize = 1 << 16;
+const MOST_BYTES: usize = 64 << 20;
+
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    waiting: Mutex<Waiting>,
+    half: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    entries: Vec<Entry>,
+    bytes: usize,
+}
+
+impl Queue {
+    /// False if there is no room.
+    pub(super) fn push(&self, entry: Entry) -> bool {
+        let size = bytes(&entry);
+        let mut waiting = self.waiting.lock();
+        if waiting.entries.len() >= MOST_ENTRIES || waiting.bytes + size > MOST_BYTES {
+            return false;
+        }
+        waiting.bytes += size;
+        waiting.entries.push(entry);
+        let half_full = waiting.entries.len() >= MOST_ENTRIES / 2 || waiting.bytes >= MOST_BYTES / 2;
+        drop(waiting);
+        if half_full {
+            self.half.notify_one();
+        }
+        true
+    }
+
+    /// Everything that waits, in the order it came.
+    pub(super) fn take(&self) -> Vec<Entry> {
+        std::mem::take(&mut *self.waiting.lock()).entries
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.lock().entries.is_empty()
+    }
+
+    /// Resolves when half of the room is taken, or was since this was last waited for.
+    pub(super) async fn half_full(&self) {
+        self.half.notified().await;
+    }
+}
+
+fn bytes(entry: &Entry) -> usize {
+    entry.receipt.bytes() + entry.chain.as_ref().map_or(0, |chain| size_of_val(&**chain))
+}

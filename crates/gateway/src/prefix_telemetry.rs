@@ -1,0 +1,52 @@
+//! What routing by the beginning of the prompt does, under the names that dashboards for it ask for (contract CK66, CK67).
+//! Read at each scrape.
+
+use std::{fmt, sync::Arc};
+
+use fleet::Fleet;
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, NoLabelSet},
+    metrics::MetricType,
+};
+use routing::{PrefixTally, Router};
+
+use crate::load_telemetry::in_flight_by_worker;
+
+/// Reads the tally, and the load that its caps are about.
+#[derive(Debug)]
+pub(crate) struct PrefixCollector {
+    pub(crate) fleet: Arc<Fleet>,
+    pub(crate) router: Arc<Router>,
+    pub(crate) tally: Arc<PrefixTally>,
+}
+
+impl Collector for PrefixCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let mut requests = encoder.encode_descriptor(
+            "continuum_prefix_routing_requests",
+            "Requests by how the beginning of their prompt placed them",
+            None,
+            MetricType::Counter,
+        )?;
+        for (strategy, count) in self.tally.counts().by_strategy() {
+            requests.encode_family(&[("strategy", strategy)])?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+        }
+        let mut distribution = encoder.encode_descriptor(
+            "continuum_prefix_routing_backend_distribution",
+            "Requests in flight by backend, which the cap of prefix_hash counts",
+            None,
+            MetricType::Gauge,
+        )?;
+        for (worker, in_flight) in in_flight_by_worker(&self.fleet.snapshot(), &self.router) {
+            distribution.encode_family(&[("backend", worker)])?.encode_gauge(&in_flight)?;
+        }
+        let mut cardinality = encoder.encode_descriptor(
+            "continuum_prefix_routing_prefix_cardinality",
+            "Different beginnings of prompts seen, estimated within 2 %",
+            None,
+            MetricType::Gauge,
+        )?;
+        cardinality.encode_gauge(&i64::try_from(self.tally.unique_prefixes()).unwrap_or(i64::MAX))
+    }
+}

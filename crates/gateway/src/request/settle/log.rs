@@ -1,0 +1,63 @@
+//! What of a request goes into the decision log.
+
+use std::sync::Arc;
+
+use kv_blocks::PromptBlocks;
+use routing::{
+    PrefillNote,
+    receipt::{Attempt, Outcome, Receipt, Verdict},
+};
+
+use super::Settle;
+
+/// What is not known yet when a receipt is first shown.
+#[derive(Clone, Debug)]
+pub(super) struct End {
+    pub(super) attempts: Vec<Attempt>,
+    pub(super) prefill: Option<PrefillNote>,
+    pub(super) outcome: Option<Outcome>,
+}
+
+impl End {
+    pub(super) fn complete(self, receipt: &mut Receipt) {
+        receipt.attempts = self.attempts;
+        if let Verdict::Decided(decision) = &mut receipt.verdict {
+            decision.prefill = self.prefill;
+        }
+        receipt.outcome = self.outcome;
+    }
+}
+
+/// A request's line, until it is over. Empty where nothing is logged.
+#[derive(Debug, Default)]
+pub(super) struct Logged {
+    /// Kept apart from the ring, which may have let go of it by then.
+    receipt: Option<Box<Receipt>>,
+    prompt: Option<Arc<PromptBlocks>>,
+}
+
+impl Settle {
+    /// The prompt by which the request is decided.
+    pub(crate) fn prompt(&mut self, prompt: Option<&Arc<PromptBlocks>>) {
+        if self.gateway.log.as_ref().is_some_and(|log| log.wants_chains()) {
+            self.logged.prompt = prompt.cloned();
+        }
+    }
+
+    /// The receipt is shown for the first time; with an outcome it is complete.
+    pub(super) fn log_shown(&mut self, receipt: &Receipt) {
+        let Some(log) = &self.gateway.log else { return };
+        if receipt.outcome.is_some() {
+            log.submit(receipt.clone(), self.logged.prompt.as_deref());
+        } else {
+            self.logged.receipt = Some(Box::new(receipt.clone()));
+        }
+    }
+
+    /// The request is over.
+    pub(super) fn log_end(&mut self, end: &End) {
+        let (Some(log), Some(mut receipt)) = (&self.gateway.log, self.logged.receipt.take()) else { return };
+        end.clone().complete(&mut receipt);
+        log.submit(*receipt, self.logged.prompt.as_deref());
+    }
+}

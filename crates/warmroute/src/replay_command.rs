@@ -1,0 +1,141 @@
+//! `warmroute replay`: what a configuration would do with the requests of a decision log.
+//!
+//! The log becomes a workload ([`recorded`]), and that is played through the routing code in front of modelled engines, as
+//! many as the configuration has workers, at the pace it was recorded at. What came of the requests when they were
+//! recorded is told beside it; it was on other engines than the modelled ones, so the two are alike, not equal.
+
+mod recorded;
+mod summary;
+// The same files are read as by `simulate`.
+#[path = "simulate_command/trace_file.rs"]
+mod trace_file;
+
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+use clap::Args;
+use config::Settings;
+use engine_model::Profile;
+use serde::Serialize;
+use simulate::{Cell, Pace, Report, Trace, TraceSummary, infinite_hit_ratio};
+
+use self::recorded::{Recorded, Requests};
+use crate::{
+    output,
+    settings::{self, BAD_CONFIGURATION, BAD_FLAG},
+    wire_up,
+};
+
+/// Most modelled engines.
+const MOST_WORKERS: usize = 1024;
+/// Time from a change of a cache to the router's knowledge of it.
+const EVENT_DELAY: Duration = Duration::from_millis(20);
+/// Settles ties.
+const SEED: u64 = 1;
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Exit code: 0 with a result; 2 for a bad flag; 78 for a log or a configuration that cannot be used."
+)]
+pub(crate) struct ReplayArgs {
+    /// The decision log: JSON lines as `decisions.log.path` gets them with `decisions.log.chains: true`, plain or .zst.
+    #[arg(long, value_name = "FILE")]
+    decisions: PathBuf,
+    /// Configuration file (YAML) that the requests are routed by: its policy, its workers' number.
+    #[arg(short, long, value_name = "FILE")]
+    config: PathBuf,
+    /// Model and hardware of the engines: 8b-h200, 70b-h100x4, 70b-h100x2, 32b-h100x2 or toy.
+    #[arg(long, value_name = "NAME", default_value = "8b-h200", value_parser = profile)]
+    profile: Profile,
+    /// Tokens that the cache of an engine holds, in place of the profile's.
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    kv_tokens: Option<u32>,
+    /// Print one JSON object on stdout and nothing else.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is printed.
+#[derive(Debug, Serialize)]
+struct Replayed {
+    #[serde(flatten)]
+    report: Report,
+    recorded: Recorded,
+}
+
+/// Why there is no result.
+enum Trouble {
+    Config(Vec<config::Problem>),
+    Message { message: String, code: u8 },
+}
+
+pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
+    match replayed(args) {
+        Ok(replayed) if args.json => output::out(&serde_json::to_string(&replayed).unwrap_or_default()),
+        Ok(replayed) => output::out(summary::of(&replayed.report, &replayed.recorded).trim_end()),
+        Err(Trouble::Config(problems)) => return settings::refuse(&problems),
+        Err(Trouble::Message { message, code }) => {
+            output::err(&format!("warmroute replay: {message}"));
+            return ExitCode::from(code);
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn replayed(args: &ReplayArgs) -> Result<Replayed, Trouble> {
+    let settings = settings::load(Some(&args.config), settings::environment(), &[]).map_err(Trouble::Config)?;
+    let workers = workers(&settings)?;
+    let file = args.decisions.display().to_string();
+    let unusable =
+        |problem: String| Trouble::Message { message: format!("{file}: {problem}"), code: BAD_CONFIGURATION };
+    let text = trace_file::read(&args.decisions).map_err(|error| unusable(error.to_string()))?;
+    let Requests { lines, block_size, recorded } =
+        recorded::read(&text).map_err(|error| unusable(error.to_string()))?;
+    drop(text);
+    let mut trace = Trace::read(&lines, block_size).map_err(|error| unusable(error.to_string()))?;
+    drop(lines);
+    let profile = Profile { kv_tokens: args.kv_tokens.unwrap_or(args.profile.kv_tokens), ..args.profile };
+    trace.drop_what_exceeds(&profile);
+    if trace.requests.is_empty() {
+        let message =
+            format!("no engine whose cache holds {} tokens takes any request: see --kv-tokens", profile.kv_tokens);
+        return Err(Trouble::Message { message, code: BAD_FLAG });
+    }
+    let cell = Cell {
+        routing: wire_up::routing(&settings),
+        workers,
+        pace: Pace::faster(1.0),
+        profile,
+        event_delay: EVENT_DELAY,
+        event_loss: 0.0,
+        seed: SEED,
+    };
+    let report = Report {
+        schema: Report::SCHEMA,
+        trace: TraceSummary {
+            requests: trace.requests.len(),
+            dropped: trace.dropped,
+            blocks: trace.blocks(),
+            infinite_hit_ratio: (infinite_hit_ratio(&trace) * 1e6).round() / 1e6,
+            file,
+        },
+        profile: profile.name,
+        seed: SEED,
+        cells: vec![simulate::run(&trace, &cell)],
+    };
+    Ok(Replayed { report, recorded })
+}
+
+/// As many engines as the configuration names workers.
+fn workers(settings: &Settings) -> Result<u32, Trouble> {
+    let workers = settings.workers.len();
+    let few_enough = u32::try_from(workers).ok().filter(|_| (1..=MOST_WORKERS).contains(&workers));
+    few_enough.ok_or_else(|| Trouble::Message {
+        message: format!("the configuration has {workers} workers: expected 1 to {MOST_WORKERS}, one for each engine"),
+        code: BAD_CONFIGURATION,
+    })
+}
+
+fn profile(name: &str) -> Result<Profile, String> {
+    let known = || Profile::ALL.iter().map(|profile| profile.name).collect::<Vec<_>>().join(", ");
+    Profile::named(name).ok_or_else(|| format!("expected one of {}", known()))
+}
