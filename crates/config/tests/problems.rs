@@ -113,7 +113,7 @@ fn values_out_of_range_or_of_another_kind_say_what_would_fit() {
 
 #[test]
 fn a_section_of_a_later_version_is_no_unknown_key() {
-    for section in ["discovery", "queue", "cache", "tenants"] {
+    for section in ["discovery", "replicas", "cache", "tenants"] {
         let problem = problem(&format!("{section}:\n  enabled: ${{NOT_SET}}\n"));
         assert_eq!(problem.message, format!("section `{section}` is not built yet in this version"));
         assert_eq!((problem.line, problem.column), (Some(1), Some(1)));

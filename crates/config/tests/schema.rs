@@ -28,7 +28,8 @@ fn the_json_schema_describes_every_default_and_no_key_of_a_later_version() {
     let cache = &schema["properties"]["response_cache"]["properties"];
     assert!(cache.get("capacity").is_none() && cache["redis"]["properties"].get("fallback_capacity").is_none());
     assert_eq!(cache["redis"]["properties"]["pool_size"]["default"], 8);
-    assert!(schema["properties"].get("queue").is_none());
+    assert!(schema["properties"].get("tenants").is_none());
+    assert_eq!(schema["properties"]["queue"]["properties"]["hold_above"]["default"], "50ms");
     let policies = &schema["properties"]["routing"]["properties"]["policy"]["enum"];
     assert!(policies.as_array().is_some_and(|words| words.contains(&"warm".into()) && words.len() > 5), "{policies}");
     assert_eq!(schema["additionalProperties"], Json::Bool(false));

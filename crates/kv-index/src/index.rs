@@ -32,6 +32,9 @@ pub struct IndexSettings {
     pub memory_budget: u64,
     /// Speculative and predicted entries at most; beyond it the least recently used are pruned.
     pub prediction_max_blocks: u64,
+    /// Where a target's stream has a hole, a speculative entry lives at least so long: whoever lost one announcement may
+    /// lose the one that would confirm it, and so much of what it computed would be forgotten.
+    pub unconfirmed_ttl: Duration,
     /// Share of `prediction_max_blocks` that pruning leaves, 0 to 1.
     pub prune_target_ratio: f64,
     /// A random number. Whoever knows it can choose prompts, salts and names that all meet in one place of a table; 0 is
@@ -45,6 +48,7 @@ impl Default for IndexSettings {
             scheme: HashScheme::default(),
             memory_budget: 512 << 20,
             prediction_max_blocks: 1 << 20,
+            unconfirmed_ttl: Duration::from_secs(120),
             prune_target_ratio: 0.8,
             secret: 0,
         }
@@ -151,8 +155,9 @@ impl KvIndex {
         self.step_by_step(target, &Clearing::Stream(tier, namespace.clone()));
     }
 
-    /// Says that a target's stream may have lost removals: what it holds more than once counts as held once, and what is
-    /// on trust is over.
+    /// Says that a target's stream has a hole that nobody will fill: what it holds more than once counts as held once, what
+    /// is on trust is over, and until the target is cleared its speculative entries live for
+    /// [`IndexSettings::unconfirmed_ttl`].
     pub fn hole(&self, target: Target) {
         self.with(|books, core| books.hole(core, target));
     }
@@ -265,8 +270,8 @@ impl KvIndex {
         now: Moment,
         (kind, ttl): (Kind, Duration),
     ) -> Promised {
-        let expires = nanoseconds(now + ttl);
-        self.with(|books, core| books.promise(core, target, namespace, chain, nanoseconds(now), (kind, expires)))
+        let now = nanoseconds(now);
+        self.with(|books, core| books.promise(core, target, namespace, chain, now, (kind, ttl)))
     }
 
     /// Takes back what [`KvIndex::speculate`] or [`KvIndex::predict`] entered, because the request was not taken there.

@@ -329,7 +329,7 @@ fn compare(index: &KvIndex, model: &Model, now: Moment) -> Result<(), TestCaseEr
 
 /// Bytes of an index that has held something once: what it got from the system for that stays.
 fn at_rest() -> u64 {
-    let index = KvIndex::new(IndexSettings::default());
+    let index = KvIndex::new(IndexSettings { unconfirmed_ttl: Duration::ZERO, ..IndexSettings::default() });
     index.register(target(0), Arc::from("m"));
     apply(&index, &Step::Store { target: 0, prefix: vec![0], from: 0, tier: Tier::Device }, Moment::START);
     index.clear(target(0));
@@ -338,7 +338,7 @@ fn at_rest() -> u64 {
 
 /// The same content, announced afresh.
 fn rebuilt(model: &Model) -> KvIndex {
-    let index = KvIndex::new(IndexSettings::default());
+    let index = KvIndex::new(IndexSettings { unconfirmed_ttl: Duration::ZERO, ..IndexSettings::default() });
     for number in (0..3).rev() {
         index.register(target(number), Arc::from("m"));
     }
@@ -371,7 +371,7 @@ proptest! {
     #[test]
     #[contract("V4", "V7", "V12", "V15", "DY17", "DY18", "DY19", "V17")]
     fn it_answers_as_sets_of_prefixes_would(steps in vec(step(), 0..80)) {
-        let index = KvIndex::new(IndexSettings::default());
+        let index = KvIndex::new(IndexSettings { unconfirmed_ttl: Duration::ZERO, ..IndexSettings::default() });
         for number in 0..3 {
             index.register(target(number), Arc::from("m"));
         }

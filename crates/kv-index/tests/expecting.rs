@@ -41,6 +41,24 @@ fn a_second_request_of_a_burst_finds_the_first_ones_target() {
 }
 
 #[test]
+fn behind_a_hole_in_its_stream_what_a_target_was_given_is_expected_for_longer_until_it_is_cleared() {
+    let index = index();
+    let (ttl, long) = (Duration::from_secs(2), IndexSettings::default().unconfirmed_ttl);
+    put(&index, 0, store(8..9));
+    index.hole(target(0));
+    index.speculate(target(0), &plain(), &chain(4), NOW, ttl);
+    // The first two are confirmed, and the others may have been in what was lost.
+    put(&index, 0, store(0..2));
+    let total = |at| index.lookup(&plain(), &chain(8), at).first().map_or(0, |found| found.blocks.total());
+    assert_eq!(total(NOW + ttl), 4);
+    assert_eq!(total(NOW + long), 2);
+    // A stream that begins anew confirms again.
+    index.clear(target(0));
+    index.speculate(target(0), &plain(), &chain(4), NOW, ttl);
+    assert_eq!(total(NOW + ttl), 0);
+}
+
+#[test]
 #[contract("DY4")]
 fn unconfirmed_entries_are_no_content() {
     let index = index();

@@ -64,7 +64,11 @@ fn remove(index: &KvIndex, worker: u32, conversation: u32, blocks: std::ops::Ran
 }
 
 fn empty(memory_budget: u64) -> KvIndex {
-    KvIndex::new(IndexSettings { memory_budget, ..IndexSettings::default() })
+    KvIndex::new(IndexSettings {
+        memory_budget,
+        unconfirmed_ttl: std::time::Duration::ZERO,
+        ..IndexSettings::default()
+    })
 }
 
 fn index() -> KvIndex {

@@ -5,7 +5,10 @@ mod fleet;
 use fleet::{Ask, Fleet, ask, at_ms, target, tokens, with_prefix};
 use kv_blocks::WorkerId;
 use proptest::prelude::*;
-use routing::{Affinity, Answer, Pin, Policy, ReservationId, Router, RoutingSettings, TargetLoad};
+use routing::{Affinity, Answer, Dispatch, Patience, Pin, Policy, ReservationId, Router, RoutingSettings, TargetLoad};
+
+const PATIENT: Patience =
+    Patience { limit: std::time::Duration::from_secs(30), waited: std::time::Duration::ZERO, bytes: 0 };
 
 fn assert_idle(fleet: &Fleet) {
     assert_eq!(fleet.router.leases(), 0);
@@ -204,7 +207,7 @@ fn play(fleet: &Fleet, steps: &[Step]) -> Vec<(u32, ReservationId, String)> {
                 let affinity =
                     if *topic == 0 { Affinity::default() } else { with_prefix(u64::from(*topic) << 62).affinity };
                 let asked = Ask { policy: Some(*policy), pin, random: ms as u64, affinity, ..ask(prompt) };
-                if let routing::Dispatch::Plan(plan) = fleet.dispatch(now, &asked) {
+                if let Dispatch::Plan(plan) = fleet.dispatch(now, &asked) {
                     let reasons = format!("{:?}", plan.decision);
                     made.push((plan.decode.target.worker.0, plan.reservation, reasons));
                 }
@@ -264,4 +267,51 @@ proptest! {
 fn the_router_may_be_shared_between_threads() {
     fn shared<T: Send + Sync>() {}
     shared::<Router>();
+}
+
+#[test]
+fn a_million_requests_that_come_to_nothing_leave_nothing_behind() {
+    let fleet = Fleet::with(4, Policy::Warm);
+    let prompts: Vec<Ask> = (0..8).map(|topic| Ask { patience: Some(PATIENT), ..ask(tokens(topic, 20)) }).collect();
+    let (mut open, mut held) = (std::collections::VecDeque::new(), std::collections::VecDeque::new());
+    for n in 0..1_000_000u64 {
+        let now = at_ms(n / 100);
+        let mut released = match fleet.dispatch(now, &Ask { random: n, ..prompts[(n % 8) as usize].clone() }) {
+            Dispatch::Plan(plan) => {
+                open.push_back(plan.reservation);
+                Vec::new()
+            }
+            Dispatch::Held(ticket) => {
+                held.push_back(ticket);
+                fleet.router.released(now)
+            }
+            Dispatch::Refused(refusal) => panic!("{refusal}"),
+        };
+        // The client leaves: while it waits, before its request is sent, before its first token, in the middle.
+        while held.len() > 4 {
+            held.pop_front().map(|ticket| fleet.router.give_up(ticket));
+        }
+        while open.len() > 12
+            && let Some(id) = open.pop_front()
+        {
+            if n % 4 == 3 {
+                released.extend(fleet.router.first_token(now, id));
+            }
+            released.extend(match n % 4 {
+                0 => fleet.router.withdrawn(now, id),
+                1 => fleet.router.failed(now, id),
+                _ => fleet.router.done(now, id),
+            });
+        }
+        open.extend(released.into_iter().map(|released| released.plan.reservation));
+    }
+    let end = at_ms(1_000_000);
+    for ticket in held {
+        fleet.router.give_up(ticket);
+    }
+    while let Some(id) = open.pop_front() {
+        open.extend(fleet.router.withdrawn(end, id).into_iter().map(|released| released.plan.reservation));
+    }
+    assert_eq!(fleet.router.held(), 0);
+    assert_idle(&fleet);
 }

@@ -104,6 +104,7 @@ fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener)
         scheme,
         memory_budget: settings.kv_events.memory_budget,
         prediction_max_blocks: settings.kv_events.prediction.max_blocks,
+        unconfirmed_ttl: settings.kv_events.prediction.ttl,
         prune_target_ratio: settings.kv_events.prediction.prune_target_ratio,
         secret: RandomState::new().hash_one("index"),
     }));

@@ -223,6 +223,9 @@ impl Settle {
         let status = self.status.unwrap_or(200);
         let failed = self.in_band_error && status < 400;
         self.end = Some(if failed { OutcomeKind::UpstreamError } else { outcome_of(status) });
+        if let Some(usage) = self.usage.filter(|usage| !failed && usage.completion_tokens > 0) {
+            self.gateway.router.replied(usage.completion_tokens);
+        }
         self.close_attempt(None, AttemptResult::Ok, self.status);
     }
 

@@ -75,6 +75,7 @@ impl Books {
     fn begin(&mut self, slot: u32, what: &Clearing) {
         match what {
             Clearing::All => {
+                self.targets.get_mut(slot).torn = false;
                 self.names.clear(slot);
                 self.orphans.clear(slot);
             }

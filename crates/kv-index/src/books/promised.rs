@@ -1,5 +1,7 @@
 //! Blocks that are expected because a request was sent somewhere.
 
+use std::time::Duration;
+
 use kv_blocks::{Namespace, SequenceHash, Target};
 
 use super::{Books, Kind, Promised, budget::Room};
@@ -25,7 +27,7 @@ struct Entered {
 }
 
 impl Books {
-    /// Expects `chain` on a target until `expires`.
+    /// Expects `chain` on a target for `ttl`, or longer where nothing may come to confirm it.
     pub(crate) fn promise(
         &mut self,
         core: &Core,
@@ -33,10 +35,13 @@ impl Books {
         namespace: &Namespace,
         chain: &[SequenceHash],
         now: u64,
-        (kind, expires): (Kind, u64),
+        (kind, ttl): (Kind, Duration),
     ) -> Promised {
         self.tidy(core, now);
         let Some(slot) = self.slot(core, target) else { return Promised::default() };
+        let torn = self.targets.get(slot).torn;
+        let ttl = if torn { ttl.max(self.settings.unconfirmed_ttl) } else { ttl };
+        let expires = now.saturating_add(u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX));
         let max = self.settings.prediction_max_blocks;
         let chain = &chain[..chain.len().min(usize::try_from(max).unwrap_or(usize::MAX))];
         let home = self.enter(namespace);

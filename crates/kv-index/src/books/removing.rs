@@ -117,6 +117,7 @@ impl Books {
     /// over.
     pub(crate) fn hole(&mut self, core: &Core, target: Target) {
         let Some(slot) = self.targets.find(target) else { return };
+        self.targets.get_mut(slot).torn = true;
         for spot in self.targets.copies(slot, Copies::doubt) {
             self.leave(core, slot, Tier::Device, spot.run, spot.at, spot.at + 1);
         }

@@ -14,6 +14,8 @@ pub(crate) struct Owner {
     pub(crate) model: Option<Arc<str>>,
     /// Whether lookups go by what it announces.
     pub(crate) trusted: bool,
+    /// Whether something it announced is lost for good, since it was cleared last.
+    pub(crate) torn: bool,
     /// Confirmed blocks in each tier.
     pub(crate) blocks: [u64; Tier::ALL.len()],
     /// Confirmed blocks in any tier.
@@ -53,7 +55,8 @@ impl Targets {
             None => return None,
         };
         let copies = Copies::default();
-        self.slots[slot as usize] = Some(Owner { target, model: None, trusted: true, blocks: [0; 4], held: 0, copies });
+        self.slots[slot as usize] =
+            Some(Owner { target, model: None, trusted: true, torn: false, blocks: [0; 4], held: 0, copies });
         self.by_target.insert(target, slot);
         Some(slot)
     }

@@ -41,7 +41,7 @@ impl Trial {
     pub(crate) fn new(setup: &Setup) -> Self {
         let mut dice = Dice::new(mix(setup.seed));
         let world = World::new(setup.extent, &mut dice);
-        let settings = IndexSettings::default();
+        let settings = IndexSettings { unconfirmed_ttl: Duration::ZERO, ..IndexSettings::default() };
         let memory_budget = setup.tight.unwrap_or(settings.memory_budget);
         let index = KvIndex::new(IndexSettings { memory_budget, ..settings });
         let mut truth = Truth::new(&world);

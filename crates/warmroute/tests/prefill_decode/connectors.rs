@@ -48,7 +48,9 @@ fn no_two_requests_meet_in_one_room() {
 #[test]
 fn a_decode_worker_whose_prompt_will_not_come_is_hung_up_on_and_asked_for_all_of_it() {
     for connector in ["sglang", "mooncake"] {
-        let scripted = Scripted::start(connector, Reply::whole(json_reply("503 Busy", "", "{}")), yes());
+        // By then the decode worker has its part.
+        let busy = Reply::Late(Duration::from_millis(300), json_reply("503 Busy", "", "{}"));
+        let scripted = Scripted::start(connector, busy, yes());
         scripted.decode.once(Reply::Silence);
         let asked = chat("m", "hi", 4).to_string();
         let reply = scripted.ask("r", &asked);

@@ -50,9 +50,8 @@ fn the_posts_file_is_converted_starts_splits_requests_and_scores_by_events() {
     let winner = first["winner"]["worker"].as_str().expect("a name").to_owned();
     eventually("the winner's events to arrive", || {
         let workers = router.workers();
-        let warm =
-            |name: &str| workers.iter().find(|worker| worker["name"] == name).map(|it| &it["warm_blocks"]["device"]);
-        (warm(&winner) != Some(&json!(0))).then_some(())
+        let worker = workers.iter().find(|worker| worker["name"] == winner).expect("the winner is a worker");
+        (worker["warm_blocks"]["device"] != 0 && worker["cache_source"] == "events").then_some(())
     });
     for n in 0..3 {
         let again = ask(&format!("again{n}"));

@@ -34,7 +34,8 @@ impl Pools {
         eventually("the streams to be live", || {
             let streams = RawClient::get(&router.admin(), "/admin/streams").json();
             let streams = streams["streams"].as_array().expect("a list of streams");
-            streams.iter().all(|stream| stream["state"] == "live").then_some(())
+            let live = streams.iter().filter(|stream| stream["state"] == "live").count();
+            (live == prefill.len() + decode.len()).then_some(())
         });
         Self { router, prefill, decode }
     }
@@ -52,12 +53,12 @@ impl Pools {
         (reply, self.router.receipt(id))
     }
 
-    /// Waits until the router has heard of blocks at this worker.
+    /// Waits until the router has heard of blocks at this worker, and has all that was sent before.
     pub(crate) fn warm(&self, name: &str) {
         eventually("the worker's events to arrive", || {
             let workers = self.router.workers();
             let worker = workers.iter().find(|worker| worker["name"] == name).expect("a worker of that name");
-            (worker["warm_blocks"]["device"] != 0).then_some(())
+            (worker["warm_blocks"]["device"] != 0 && worker["cache_source"] == "events").then_some(())
         });
     }
 

@@ -1,0 +1,156 @@
+//! Requests that wait in the router: for a worker that can begin, for room, for a worker at all.
+
+mod harness;
+
+use contract_id::contract;
+use harness::{Program, RawClient, Routed, Router as _, chat, eventually, long_chat, streamed};
+use serde_json::Value;
+
+/// A tenth of a millisecond for each prompt token, in real time.
+const SLOW: &[&str] = &["--speed", "1"];
+
+fn ask(routed: &Routed, id: &str, body: &Value) -> RawClient {
+    let mut client = RawClient::connect(&routed.router.data());
+    client.send("POST", "/v1/chat/completions", &[("x-request-id", id)], body.to_string().as_bytes());
+    client
+}
+
+fn metric(router: &Program, name: &str) -> f64 {
+    router.metric(name, "")
+}
+
+fn waiting(router: &Program, count: f64) {
+    eventually("so many to wait", || (metric(router, "warmroute_queued") == count).then_some(()));
+}
+
+#[test]
+fn a_request_waits_while_the_only_worker_computes_a_long_prompt_and_the_shortest_goes_first() {
+    let routed = Routed::with(&[SLOW], "", &[]);
+    let long = ask(&routed, "long", &streamed(long_chat("sim", 15_000, 1)));
+    eventually("the long prompt to be under way", || (metric(&routed.router, "warmroute_leases") == 1.0).then_some(()));
+    let mut middle = ask(&routed, "middle", &streamed(long_chat("sim", 4_000, 1)));
+    waiting(&routed.router, 1.0);
+    let mut short = ask(&routed, "short", &streamed(chat("sim", "hello", 1)));
+    waiting(&routed.router, 2.0);
+    for client in [&mut short, &mut middle] {
+        assert_eq!(client.reply().status, 200);
+    }
+    drop(long);
+    let sent = |id: &str| {
+        let receipt = eventually("the receipt", || {
+            let receipt = routed.router.receipt(id);
+            (!receipt["outcome"].is_null()).then_some(receipt)
+        });
+        assert_eq!(receipt["hold"]["reason"], "backlog");
+        receipt["hold"]["held_ms"].as_f64().expect("milliseconds")
+    };
+    // The one that came later waited less: it went before.
+    assert!(sent("short") < sent("middle"));
+    assert_eq!(routed.router.receipt("long")["hold"], serde_json::json!({"held_ms": 0.0, "reason": null}));
+    assert_eq!(metric(&routed.router, "warmroute_queue_wait_seconds_count"), 2.0);
+    routed.router.settled();
+}
+
+#[test]
+fn a_client_that_leaves_while_it_waits_gives_its_place_up() {
+    let routed = Routed::with(&[SLOW], "", &[]);
+    let long = ask(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
+    eventually("the long prompt to be under way", || (metric(&routed.router, "warmroute_leases") == 1.0).then_some(()));
+    let others: Vec<_> = (0..20).map(|n| ask(&routed, &format!("r{n}"), &chat("sim", "hello", 1))).collect();
+    waiting(&routed.router, 20.0);
+    drop(others);
+    waiting(&routed.router, 0.0);
+    drop(long);
+    routed.router.settled();
+    assert_eq!(routed.engines.len(), 1);
+    assert_eq!(
+        RawClient::post(&routed.router.data(), "/v1/chat/completions", chat("sim", "x", 1).to_string().as_bytes())
+            .status,
+        200
+    );
+}
+
+#[test]
+fn one_more_than_may_wait_is_refused_and_told_when_to_come_back() {
+    let routed = Routed::with(&[SLOW], "queue: {max_entries: 1}\n", &[]);
+    let _long = ask(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
+    eventually("the long prompt to be under way", || (metric(&routed.router, "warmroute_leases") == 1.0).then_some(()));
+    let waits = ask(&routed, "waits", &chat("sim", "hello", 1));
+    waiting(&routed.router, 1.0);
+    let refused = ask(&routed, "refused", &chat("sim", "hello", 1)).reply();
+    assert_eq!((refused.status, refused.error_code()), (503, "queue_full".to_owned()));
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    drop(waits);
+    waiting(&routed.router, 0.0);
+}
+
+#[test]
+fn without_the_queue_every_request_is_bound_at_once() {
+    let routed = Routed::with(&[SLOW], "queue: {enabled: false}\n", &[]);
+    let _long = ask(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
+    let _other = ask(&routed, "other", &streamed(chat("sim", "hello", 1)));
+    eventually("both to be bound", || (metric(&routed.router, "warmroute_leases") == 2.0).then_some(()));
+    assert_eq!(metric(&routed.router, "warmroute_queued"), 0.0);
+}
+
+#[test]
+#[contract("DY12")]
+fn while_all_are_above_the_busy_threshold_requests_wait_for_room() {
+    let small = ["--kv-blocks", "100", "--speed", "1", "--itl-ms", "50"];
+    let routed = Routed::with(&[&small], "", &["--busy-threshold", "0.4"]);
+    let usage = || routed.worker("a")["engine"]["kv_usage_ratio"].as_f64().unwrap_or(0.0);
+    let full = ask(&routed, "full", &streamed(long_chat("sim", 900, 600)));
+    eventually("the engine to tell of its use", || (usage() > 0.4).then_some(()));
+    let mut waits = ask(&routed, "waits", &chat("sim", "hello", 1));
+    waiting(&routed.router, 1.0);
+    drop(full);
+    assert_eq!(waits.reply().status, 200);
+    assert_eq!(routed.router.receipt("waits")["hold"]["reason"], "busy");
+}
+
+#[test]
+#[contract("DY12")]
+fn who_has_waited_for_room_as_long_as_is_allowed_is_refused() {
+    let small = ["--kv-blocks", "100", "--speed", "1", "--itl-ms", "50"];
+    let routed = Routed::with(&[&small], "queue: {wait: 1s}\n", &["--busy-threshold", "0.4"]);
+    let usage = || routed.worker("a")["engine"]["kv_usage_ratio"].as_f64().unwrap_or(0.0);
+    let _full = ask(&routed, "full", &streamed(long_chat("sim", 900, 600)));
+    eventually("the engine to tell of its use", || (usage() > 0.4).then_some(()));
+    let refused = ask(&routed, "waits", &chat("sim", "hello", 1)).reply();
+    assert_eq!((refused.status, refused.error_code()), (503, "queue_timeout".to_owned()));
+    assert!(refused.header("retry-after").is_some());
+    let held_ms = routed.router.receipt("waits")["hold"]["held_ms"].as_f64().expect("milliseconds");
+    assert!(held_ms >= 1000.0, "{held_ms}");
+}
+
+#[test]
+#[contract("V38")]
+fn while_no_worker_can_be_used_requests_wait_as_long_as_is_allowed_and_not_at_all_by_default() {
+    let mut engine = Program::engine(&["--speed", "20"]);
+    let (port, worker) = (engine.data().rsplit(':').next().expect("a port").to_owned(), [engine.url()]);
+    let patient = Program::serve(&worker, &["--engine-wait-timeout-secs", "60"]).ready(1);
+    let short = Program::serve(&worker, &["--engine-wait-timeout-secs", "1"]).ready(1);
+    let at_once = Program::serve(&worker, &[]).ready(1);
+    engine.kill();
+    let body = chat("sim", "hello", 1).to_string();
+    let post = |router: &Program| RawClient::post(&router.data(), "/v1/chat/completions", body.as_bytes());
+    for router in [&patient, &short, &at_once] {
+        eventually("the router to know", || {
+            let state = RawClient::get(&router.admin(), "/admin/workers").json();
+            (state["workers"][0]["state"] == "down").then_some(())
+        });
+    }
+    for router in [&short, &at_once] {
+        let refused = post(router);
+        assert_eq!((refused.status, refused.error_code()), (503, "no_worker".to_owned()));
+        assert!(refused.header("retry-after").is_some());
+    }
+    let mut waits = RawClient::connect(&patient.data());
+    waits.send("POST", "/v1/chat/completions", &[("x-request-id", "waits")], body.as_bytes());
+    waiting(&patient, 1.0);
+    let _again = Program::engine(&["--speed", "20", "--port", &port]);
+    assert_eq!(waits.reply().status, 200);
+    assert_eq!(patient.receipt("waits")["hold"]["reason"], "no_worker");
+    assert_eq!(post(&patient).status, 200);
+    patient.settled();
+}
