@@ -68,7 +68,7 @@ pub struct Slow {
     pub times: f64,
 }
 
-/// The router's view of an engine's cache is lost.
+/// The router's view of an engine's cache is lost, and it knows that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forgotten {
     /// Which engine, from 0.

@@ -237,9 +237,11 @@ impl<'a> Run<'a> {
         released
     }
 
+    /// As behind a gap that cannot be replayed: what was known is of no use, and what comes next may lack its beginning.
     fn forget(&self, worker: usize) {
         if let Some(candidate) = self.engines.candidates.get(worker) {
             self.index.clear(candidate.target);
+            self.index.hole(candidate.target);
         }
     }
 

@@ -15,6 +15,9 @@ const ABOVE: f64 = 16.0;
 const GAP: f64 = 0.2;
 /// Narrower bars have no number above them.
 const LEAST_LABELLED: f64 = 26.0;
+/// Colours of what an engine computed and of what it found: no policy's.
+pub(super) const COMPUTED: &str = "#a0672f";
+pub(super) const FOUND: &str = "#8aa4bd";
 /// Lines across, and numbers beside them.
 const LINES: u32 = 4;
 
@@ -65,24 +68,17 @@ impl Bars<'_> {
 /// A bar for each engine of a cell: what it computed, and on top what it found.
 pub(super) fn stacked(title: &str, cell: &CellReport) -> String {
     let shown = &cell.per_worker[..cell.per_worker.len().min(MOST_WORKERS)];
-    let parts = |place: usize| (shown[place].computed_tokens as f64, shown[place].hit_tokens as f64);
-    let most = (0..shown.len()).map(|place| parts(place).0 + parts(place).1).fold(0.0, f64::max);
-    let mut drawing = Drawing::new(title, 0.0, most);
+    let most = shown.iter().map(|worker| worker.computed_tokens + worker.hit_tokens).max().unwrap_or(0);
+    let mut drawing = Drawing::new(title, 0.0, most as f64);
     let slot = (WIDTH - LEFT) / shown.len().max(1) as f64;
-    for place in 0..shown.len() {
-        let (computed, hits) = parts(place);
+    for (place, worker) in shown.iter().enumerate() {
+        let (computed, hits) = (worker.computed_tokens as f64, worker.hit_tokens as f64);
         let (x, width) = (LEFT + slot * (place as f64 + GAP / 2.0), slot * (1.0 - GAP));
         let name = format!("w{}", place + 1);
-        let requests = shown[place].requests;
-        let computed_told = format!("{name}: {} tokens computed, {requests} requests", short(computed));
-        drawing.bar(x, width, (0.0, computed), &colour(0), &computed_told);
-        drawing.bar(
-            x,
-            width,
-            (computed, computed + hits),
-            &colour(1),
-            &format!("{name}: {} tokens found", short(hits)),
-        );
+        let told = format!("{name}: {} tokens computed, {} requests", short(computed), worker.requests);
+        drawing.bar(x, width, (0.0, computed), COMPUTED, &told);
+        let told = format!("{name}: {} tokens found", short(hits));
+        drawing.bar(x, width, (computed, computed + hits), FOUND, &told);
         if width >= LEAST_LABELLED / 2.0 {
             drawing.text(x + width / 2.0, HEIGHT - 6.0, "middle", &name);
         }

@@ -118,8 +118,8 @@ fn pace(cell: &CellReport) -> String {
 /// What each engine computed and found, cell by cell.
 fn per_worker(page: &mut String, cells: &[CellReport]) {
     page.push_str("<h2>Engine by engine</h2>\n<p>Prompt tokens:");
-    for (place, name) in ["computed", "found in the cache"].into_iter().enumerate() {
-        let _ = write!(page, "<span class=\"key\" style=\"background:{}\"></span>{name}", chart::colour(place));
+    for (colour, name) in [(chart::COMPUTED, "computed"), (chart::FOUND, "found in the cache")] {
+        let _ = write!(page, "<span class=\"key\" style=\"background:{colour}\"></span>{name}");
     }
     page.push_str("</p>\n");
     for cell in cells.iter().take(MOST_CELLS) {

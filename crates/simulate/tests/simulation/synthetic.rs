@@ -101,3 +101,15 @@ fn what_would_fill_the_memory_is_refused() {
     let much = "agents?runs=1000000&steps=1000&system_tokens=100000".parse::<Synthetic>().unwrap();
     assert_eq!(much.text(BlockSize::new(512).unwrap()).unwrap_err(), SyntheticError::TooLong);
 }
+
+#[test]
+fn the_manual_has_every_parameter_with_its_default_range_and_meaning() {
+    let manual = include_str!("../../../../docs/simulate.md");
+    for kind in KINDS {
+        assert!(manual.contains(&format!("`synthetic:{}`: {}.", kind.name, kind.doc)), "{}", kind.name);
+        for simulate::Parameter { name, default, range: (least, most), doc } in kind.parameters {
+            let row = format!("| `{name}` | {default} | {least}, {most} | {doc} |");
+            assert!(manual.contains(&row), "{row}");
+        }
+    }
+}

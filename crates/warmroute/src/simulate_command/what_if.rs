@@ -108,6 +108,14 @@ mod tests {
     }
 
     #[test]
+    fn the_manual_has_every_key() {
+        let manual = include_str!("../../../../docs/simulate.md");
+        for key in KEYS {
+            assert!(manual.contains(&format!("`{key}`")), "{key}");
+        }
+    }
+
+    #[test]
     fn the_queue_can_be_changed_and_switched_off() {
         let changes =
             [("queue.enabled", "false"), ("queue.hold_above", "200ms"), ("queue.ageing", "0.5"), ("queue.wait", "5s")];
