@@ -30,7 +30,7 @@ impl Sketch {
     pub(crate) fn note(&self, key: u64) {
         // Ends the run at the latest after the bits that are left.
         let rest = (key << BITS) | (1 << (BITS - 1));
-        let run = rest.leading_zeros() as u8 + 1;
+        let run = u8::try_from(rest.leading_zeros() + 1).unwrap_or(u8::MAX);
         let register = (key >> (u64::BITS - BITS)) as usize;
         self.0[register].fetch_max(run, Ordering::Relaxed);
     }

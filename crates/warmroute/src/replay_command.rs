@@ -6,7 +6,7 @@
 
 mod recorded;
 mod summary;
-// The same files are read as by `simulate`.
+#[allow(clippy::duplicate_mod, reason = "the files that `simulate` reads, until reading them has a module of its own")]
 #[path = "simulate_command/trace_file.rs"]
 mod trace_file;
 
