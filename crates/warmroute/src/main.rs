@@ -17,6 +17,7 @@ mod serve;
 mod settings;
 mod signals;
 mod simulate_command;
+mod text_file;
 mod wire_up;
 
 use std::process::ExitCode;

@@ -6,11 +6,8 @@
 
 mod recorded;
 mod summary;
-#[allow(clippy::duplicate_mod, reason = "the files that `simulate` reads, until reading them has a module of its own")]
-#[path = "simulate_command/trace_file.rs"]
-mod trace_file;
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::Args;
 use config::Settings;
@@ -22,15 +19,11 @@ use self::recorded::{Recorded, Requests};
 use crate::{
     output,
     settings::{self, BAD_CONFIGURATION, BAD_FLAG},
-    wire_up,
+    text_file, wire_up,
 };
 
 /// Most modelled engines.
 const MOST_WORKERS: usize = 1024;
-/// Time from a change of a cache to the router's knowledge of it.
-const EVENT_DELAY: Duration = Duration::from_millis(20);
-/// Settles ties.
-const SEED: u64 = 1;
 
 #[derive(Args, Debug)]
 #[command(
@@ -87,7 +80,7 @@ fn replayed(args: &ReplayArgs) -> Result<Replayed, Trouble> {
     let file = args.decisions.display().to_string();
     let unusable =
         |problem: String| Trouble::Message { message: format!("{file}: {problem}"), code: BAD_CONFIGURATION };
-    let text = trace_file::read(&args.decisions).map_err(|error| unusable(error.to_string()))?;
+    let text = text_file::read(&args.decisions).map_err(|error| unusable(error.to_string()))?;
     let Requests { lines, block_size, recorded } =
         recorded::read(&text).map_err(|error| unusable(error.to_string()))?;
     drop(text);
@@ -101,13 +94,8 @@ fn replayed(args: &ReplayArgs) -> Result<Replayed, Trouble> {
         return Err(Trouble::Message { message, code: BAD_FLAG });
     }
     let cell = Cell {
-        routing: wire_up::routing(&settings),
-        workers,
-        pace: Pace::faster(1.0),
-        profile,
-        event_delay: EVENT_DELAY,
-        event_loss: 0.0,
-        seed: SEED,
+        wait: settings.queue.wait,
+        ..Cell::new(wire_up::routing(&settings), workers, Pace::faster(1.0), profile)
     };
     let report = Report {
         schema: Report::SCHEMA,
@@ -119,7 +107,7 @@ fn replayed(args: &ReplayArgs) -> Result<Replayed, Trouble> {
             file,
         },
         profile: profile.name,
-        seed: SEED,
+        seed: cell.seed,
         cells: vec![simulate::run(&trace, &cell)],
     };
     Ok(Replayed { report, recorded })

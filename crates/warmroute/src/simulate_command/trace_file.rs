@@ -1,24 +1,11 @@
 //! Where a trace comes from: a file, plain or compressed with zstd, or nowhere.
 
-use std::{
-    fs::File,
-    io::{self, Read},
-    path::{Path, PathBuf},
-    str::FromStr,
-};
+use std::{path::PathBuf, str::FromStr};
 
 use kv_blocks::BlockSize;
-use ruzstd::decoding::{
-    StreamingDecoder,
-    errors::{FrameDecoderError, ReadFrameHeaderError},
-};
 use simulate::{Synthetic, SyntheticError};
 
-/// Most bytes of a file, and of what is in it: some fifty times the longest public trace.
-const MOST_BYTES: u64 = 1 << 30;
-
-/// What a compressed file begins with.
-const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+use crate::text_file;
 
 /// What the name of a workload that is made up begins with.
 const SYNTHETIC: &str = "synthetic:";
@@ -56,93 +43,8 @@ impl Source {
     /// The trace as JSON lines, with ids for blocks of this size where it is made up; a message if there is none.
     pub(super) fn text(&self, block_size: BlockSize) -> Result<String, String> {
         match self {
-            Self::File(path) => read(path).map_err(|error| error.to_string()),
+            Self::File(path) => text_file::read(path).map_err(|error| error.to_string()),
             Self::Synthetic(_, synthetic) => synthetic.text(block_size).map_err(|error| error.to_string()),
         }
-    }
-}
-
-/// Why a file is no trace.
-#[derive(Debug)]
-enum Unreadable {
-    Io(io::Error),
-    TooLong,
-    NotZstd(String),
-    NotText(usize),
-}
-
-impl std::fmt::Display for Unreadable {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Io(error) => write!(f, "it cannot be read: {error}"),
-            Self::TooLong => write!(f, "it holds more than {MOST_BYTES} bytes: cut it into shorter ones"),
-            Self::NotZstd(problem) => write!(f, "it cannot be decompressed ({problem}): expected plain text or zstd"),
-            Self::NotText(at) => write!(f, "byte {at} is no UTF-8: expected JSON lines, plain or compressed with zstd"),
-        }
-    }
-}
-
-/// The text in a file.
-fn read(path: &Path) -> Result<String, Unreadable> {
-    let mut bytes = Vec::new();
-    File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes)).map_err(Unreadable::Io)?;
-    let bytes = within_bounds(bytes)?;
-    let text = if bytes.starts_with(&ZSTD) { decompressed(&bytes)? } else { bytes };
-    String::from_utf8(text).map_err(|error| Unreadable::NotText(error.utf8_error().valid_up_to()))
-}
-
-/// All frames of a file, one after the other.
-fn decompressed(mut rest: &[u8]) -> Result<Vec<u8>, Unreadable> {
-    let mut text = Vec::new();
-    while !rest.is_empty() {
-        let mut frame = match StreamingDecoder::new(&mut rest) {
-            Ok(frame) => frame,
-            Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
-                rest = rest.get(length as usize..).unwrap_or_default();
-                continue;
-            }
-            Err(error) => return Err(Unreadable::NotZstd(error.to_string())),
-        };
-        let room = MOST_BYTES + 1 - text.len() as u64;
-        frame.by_ref().take(room).read_to_end(&mut text).map_err(|error| Unreadable::NotZstd(error.to_string()))?;
-        text = within_bounds(text)?;
-    }
-    Ok(text)
-}
-
-fn within_bounds(bytes: Vec<u8>) -> Result<Vec<u8>, Unreadable> {
-    if bytes.len() as u64 > MOST_BYTES { Err(Unreadable::TooLong) } else { Ok(bytes) }
-}
-
-#[cfg(test)]
-mod tests {
-    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
-
-    use super::*;
-
-    fn compressed(text: &str) -> Vec<u8> {
-        compress_to_vec(text.as_bytes(), CompressionLevel::Fastest)
-    }
-
-    fn read_back(bytes: &[u8]) -> Result<String, Unreadable> {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), bytes).unwrap();
-        read(file.path())
-    }
-
-    #[test]
-    fn plain_and_compressed_files_read_the_same_also_in_several_frames_with_something_between_them() {
-        let skippable = [0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, b'a', b'b', b'c'];
-        let framed = [compressed("one\n").as_slice(), &skippable, &compressed("two\n")].concat();
-        assert_eq!(read_back(b"one\ntwo\n").unwrap(), "one\ntwo\n");
-        assert_eq!(read_back(&framed).unwrap(), "one\ntwo\n");
-    }
-
-    #[test]
-    fn what_is_damaged_is_told_apart() {
-        let whole = compressed(&"a line\n".repeat(1000));
-        assert!(matches!(read_back(&whole[..whole.len() - 5]), Err(Unreadable::NotZstd(_))));
-        assert!(matches!(read_back(b"ab\xff"), Err(Unreadable::NotText(2))));
-        assert!(matches!(read(Path::new("there is no such file")), Err(Unreadable::Io(_))));
     }
 }
