@@ -137,7 +137,9 @@ fn settings_of_prediction_warn_while_events_are_followed() {
 fn a_worker_above_the_busy_threshold_gets_nothing_until_it_has_room_again() {
     // A hundred blocks, and replies that take their time: one request of sixty blocks or so fills most of the cache.
     let small = ["--kv-blocks", "100", "--speed", "1", "--itl-ms", "50"];
-    let routed = Routed::with(&[&small, &small], "", &["--busy-threshold", "0.4", "--policy", "round-robin"]);
+    // Nobody waits for room: that is the queue's.
+    let at_once = "queue: {enabled: false}\n";
+    let routed = Routed::with(&[&small, &small], at_once, &["--busy-threshold", "0.4", "--policy", "round-robin"]);
     let usage = |name: &str| routed.worker(name)["engine"]["kv_usage_ratio"].as_f64().unwrap_or(0.0);
     let fill = |name: &str| {
         let body = streamed(long_chat("sim", 900, 600)).to_string();
