@@ -128,9 +128,12 @@ fn who_has_waited_for_room_as_long_as_is_allowed_is_refused() {
 fn while_no_worker_can_be_used_requests_wait_as_long_as_is_allowed_and_not_at_all_by_default() {
     let mut engine = Program::engine(&["--speed", "20"]);
     let (port, worker) = (engine.data().rsplit(':').next().expect("a port").to_owned(), [engine.url()]);
-    let patient = Program::serve(&worker, &["--engine-wait-timeout-secs", "60"]).ready(1);
-    let short = Program::serve(&worker, &["--engine-wait-timeout-secs", "1"]).ready(1);
-    let at_once = Program::serve(&worker, &[]).ready(1);
+    // Whether its events are followed yet when it is killed is not what the router is to know it by.
+    let checks = "health_checks: {interval: 500ms, unhealthy_threshold: 1}\n";
+    let serve = |flags: &[&str]| Program::serve_with(checks, &worker, flags).ready(1);
+    let patient = serve(&["--engine-wait-timeout-secs", "60"]);
+    let short = serve(&["--engine-wait-timeout-secs", "1"]);
+    let at_once = serve(&[]);
     engine.kill();
     let body = chat("sim", "hello", 1).to_string();
     let post = |router: &Program| RawClient::post(&router.data(), "/v1/chat/completions", body.as_bytes());
