@@ -58,7 +58,6 @@ impl Desk {
             Dispatch::Held(ticket) => {
                 let waiter = self.waiter(ticket);
                 self.deliver(self.router.released(now));
-                self.changed.notify_one();
                 Decided::Later(waiter)
             }
         }
@@ -114,7 +113,6 @@ impl Desk {
 
     /// Gives each release to its request. A plan that nobody wants any more is given back, which may release others.
     fn deliver(&self, mut released: Vec<Released>) {
-        let any = !released.is_empty();
         while let Some(next) = released.pop() {
             let mut waiting = self.waiting.lock();
             match waiting.remove(&next.ticket) {
@@ -127,7 +125,8 @@ impl Desk {
                 _ => drop(waiting.insert(next.ticket, Slot::Came(next))),
             }
         }
-        if any {
+        // What was heard may let those who still wait go sooner than was reckoned.
+        if !self.waiting.lock().is_empty() {
             self.changed.notify_one();
         }
     }

@@ -96,9 +96,9 @@ impl Queue {
         Some(waiting)
     }
 
-    /// When the oldest is bound at the latest.
+    /// When the first of the oldest is bound at the latest: one that waited elsewhere before may be due before its elders.
     pub(crate) fn first_overdue(&self) -> Option<Moment> {
-        self.waiting.first_key_value().map(|(_, waiting)| waiting.until)
+        self.waiting.values().take(LOOKED_AT).map(|waiting| waiting.until).min()
     }
 
     /// The oldest, as many as may be looked at.

@@ -133,6 +133,18 @@ fn one_who_has_waited_as_long_as_it_may_is_bound_whatever_its_target_has_to_comp
 }
 
 #[test]
+fn one_who_may_wait_less_is_bound_in_time_though_its_elders_may_wait_on() {
+    let fleet = with_queue(1, QueueSettings::default());
+    fleet.plan(at_ms(0), &patient(1, 52_500));
+    held(fleet.dispatch(at_ms(1), &patient(2, 10)));
+    let short = Patience { limit: Duration::from_secs(5), ..PATIENT };
+    let hurried = held(fleet.dispatch(at_ms(2), &Ask { patience: Some(short), ..patient(3, 10) }));
+    let then = fleet.router.next_release(at_ms(2)).expect("somebody is held");
+    assert_eq!(then, at_ms(5_002));
+    assert_eq!(tickets(&fleet.router.released(then)), [hurried]);
+}
+
+#[test]
 fn a_newcomer_does_not_pass_those_who_are_held_but_may_go_where_they_do_not() {
     let fleet = with_queue(2, QueueSettings::default());
     fleet.stored(1, &tokens(1, 400), Tier::Device);
