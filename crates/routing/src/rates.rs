@@ -8,9 +8,13 @@
 //!
 //! **Invariant**: whatever is observed, every figure is finite, positive and within its bounds.
 
-use std::{collections::HashMap, ops::RangeInclusive};
+use std::{
+    collections::{HashMap, VecDeque},
+    ops::RangeInclusive,
+    time::Duration,
+};
 
-use kv_blocks::WorkerId;
+use kv_blocks::{Moment, WorkerId};
 
 use self::fit::{Curve, Sample};
 
@@ -23,7 +27,8 @@ pub struct Rates {
     pub prefill_tokens_per_s: f64,
     /// Time to first token that does not depend on the prompt.
     pub overhead_ms: f64,
-    /// What one more sequence in the batch adds to each decode step; a prior, not learned yet.
+    /// What one more sequence in the batch adds to each decode step: a prior, times what the worker takes of what the
+    /// others do. Nothing is learned from decode steps yet.
     pub decode_ms_per_sequence: f64,
     /// First tokens of the worker that the estimate has seen.
     pub samples: u64,
@@ -73,6 +78,11 @@ const FACTOR: RangeInclusive<f64> = 0.02..=50.0;
 const KEPT_OF_ONE: usize = 32;
 /// Samples of one worker that tell it from the others.
 const ENOUGH: usize = 8;
+/// What is known of a slow worker fades by half in this time without a sample, and what it showed before counts for no
+/// more than a few samples afterwards: whoever gets nothing because it was slow once would never show that it no longer
+/// is.
+const FADES: Duration = Duration::from_secs(60);
+const KEPT_OF_STALE: usize = 3;
 /// Samples of all workers together that replace the prior.
 const ENOUGH_OF_ALL: usize = 8;
 /// Samples of all workers that are kept; older ones are forgotten.
@@ -100,22 +110,24 @@ impl Default for RateBook {
 /// How many times what the others take a worker does.
 #[derive(Debug)]
 struct Learner {
-    /// The latest; when full the oldest is overwritten.
-    kept: Vec<Sample>,
+    /// The latest, oldest first; at most [`KEPT_OF_ONE`].
+    kept: VecDeque<Sample>,
     samples: u64,
     factor: f64,
+    /// When its last first token came, whether or not that told of its speed.
+    heard: Moment,
 }
 
 impl Default for Learner {
     fn default() -> Self {
-        Self { kept: Vec::new(), samples: 0, factor: 1.0 }
+        Self { kept: VecDeque::new(), samples: 0, factor: 1.0, heard: Moment::START }
     }
 }
 
 impl RateBook {
     /// `worker` took `ms` to the first token of a prompt of which `tokens` were to be computed behind `start` that were
     /// there, and had nothing else to compute.
-    pub(crate) fn observe(&mut self, worker: WorkerId, start: u32, tokens: u32, ms: f64) {
+    pub(crate) fn observe(&mut self, now: Moment, worker: WorkerId, start: u32, tokens: u32, ms: f64) {
         if tokens == 0 || !ms.is_finite() || ms <= 0.0 {
             return;
         }
@@ -126,7 +138,7 @@ impl RateBook {
             self.fit();
         }
         let learner = self.workers.entry(worker).or_default();
-        if learner.observe(sample, &self.curve) {
+        if learner.observe(now, sample, &self.curve) {
             // It is another engine now: what it took before says nothing of anybody.
             self.kept.retain(|(seen, _)| *seen != worker);
             self.kept.extend(learner.kept.iter().map(|sample| (worker, *sample)));
@@ -137,13 +149,13 @@ impl RateBook {
     /// Only the product of curve and factor shows in samples. The middle one of the workers has the factor 1, so that one
     /// that is not known is like the others, and the two do not drift apart.
     fn anchor(&mut self) {
-        let known = || self.workers.values().filter(|learner| learner.kept.len() >= ENOUGH);
+        let known = || self.workers.values().filter(|learner| learner.is_known());
         if known().next().is_none() {
             return;
         }
         let middle = fit::median(known().map(|learner| learner.factor));
         self.curve = self.curve.times(middle);
-        let known = self.workers.values_mut().filter(|learner| learner.kept.len() >= ENOUGH);
+        let known = self.workers.values_mut().filter(|learner| learner.is_known());
         known.for_each(|learner| learner.factor /= middle);
     }
 
@@ -154,19 +166,36 @@ impl RateBook {
         self.curve = fit::fit(&alike, self.curve);
     }
 
-    /// The best belief about `worker`.
+    /// A first token of `worker` came that tells nothing of its speed, but that it is in use.
+    pub(crate) fn heard(&mut self, now: Moment, worker: WorkerId) {
+        if let Some(learner) = self.workers.get_mut(&worker) {
+            learner.heard = now;
+        }
+    }
+
+    /// What was learned of `worker`.
     pub(crate) fn of(&self, worker: WorkerId) -> Rates {
+        self.with_factor(worker, |learner| learner.factor)
+    }
+
+    /// The best belief about `worker` by now.
+    pub(crate) fn at(&self, now: Moment, worker: WorkerId) -> Rates {
+        self.with_factor(worker, |learner| learner.faded(now))
+    }
+
+    fn with_factor(&self, worker: WorkerId, factor: impl Fn(&Learner) -> f64) -> Rates {
         let own = self.workers.get(&worker);
         let samples = own.map_or(0, |learner| learner.samples);
-        let curve = self.curve.times(own.map_or(1.0, |learner| learner.factor));
+        let factor = own.map_or(1.0, factor);
+        let curve = self.curve.times(factor);
         let told = TOLD_TOKENS * 1e3 / curve.ms(0.0, TOLD_TOKENS);
         Rates {
             prefill_tokens_per_s: told.clamp(*TOLD.start(), *TOLD.end()),
             overhead_ms: curve.overhead_ms.clamp(*OVERHEAD_MS.start(), *OVERHEAD_MS.end()),
+            decode_ms_per_sequence: factor * Rates::PRIOR.decode_ms_per_sequence,
             samples,
-            learned: samples >= ENOUGH as u64,
+            learned: own.is_some_and(Learner::is_known),
             curve,
-            ..Rates::PRIOR
         }
     }
 
@@ -176,11 +205,23 @@ impl RateBook {
 }
 
 impl Learner {
+    /// Whether there were enough samples to tell it from the others.
+    fn is_known(&self) -> bool {
+        self.samples >= ENOUGH as u64
+    }
+
     /// Whether it turned out to be of quite another speed than before.
-    fn observe(&mut self, sample: Sample, curve: &Curve) -> bool {
-        put(&mut self.kept, KEPT_OF_ONE, self.samples, sample);
+    fn observe(&mut self, now: Moment, sample: Sample, curve: &Curve) -> bool {
+        if self.factor > 1.0 && now.since(self.heard) >= FADES {
+            self.kept.drain(..self.kept.len().saturating_sub(KEPT_OF_STALE));
+        }
+        self.heard = now;
+        if self.kept.len() == KEPT_OF_ONE {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(sample);
         self.samples += 1;
-        if self.kept.len() < ENOUGH {
+        if !self.is_known() {
             return false;
         }
         let factor = fit::median(self.kept.iter().map(|sample| sample.ratio(curve)));
@@ -189,6 +230,15 @@ impl Learner {
         let before = self.factor;
         self.factor = if alike { 1.0 } else { factor.clamp(*FACTOR.start(), *FACTOR.end()) };
         !(1.0 / ANOTHER..=ANOTHER).contains(&(self.factor / before))
+    }
+
+    /// The factor by now: of a slow one it goes back to that of the others while nothing is heard.
+    fn faded(&self, now: Moment) -> f64 {
+        if self.factor <= 1.0 {
+            return self.factor;
+        }
+        let left = 0.5_f64.powf(now.since(self.heard).as_secs_f64() / FADES.as_secs_f64());
+        1.0 + (self.factor - 1.0) * left
     }
 }
 
@@ -214,7 +264,7 @@ mod tests {
         let mut book = RateBook::default();
         for i in 0..count {
             let tokens = 60 + (i * 997) % 3000;
-            book.observe(W, 0, tokens, disturb(i, overhead_ms + f64::from(tokens) * 1e3 / tokens_per_s));
+            book.observe(Moment::START, W, 0, tokens, disturb(i, overhead_ms + f64::from(tokens) * 1e3 / tokens_per_s));
         }
         book.of(W)
     }
@@ -246,7 +296,7 @@ mod tests {
         for i in 0..200u32 {
             let tokens = 60 + (i * 997) % 3000;
             let ms_per_token = if i < 100 { 0.1 } else { 0.4 };
-            book.observe(W, 0, tokens, 5.0 + f64::from(tokens) * ms_per_token);
+            book.observe(Moment::START, W, 0, tokens, 5.0 + f64::from(tokens) * ms_per_token);
         }
         let rates = book.of(W);
         assert!(close(rates.prefill_tokens_per_s, 2_500.0, 0.02), "{rates:?}");
@@ -258,7 +308,7 @@ mod tests {
             let mut book = RateBook::default();
             let took = overhead_ms + 1000.0 * 1e3 / tokens_per_s;
             for _ in 0..30 {
-                book.observe(W, 0, 1000, took);
+                book.observe(Moment::START, W, 0, 1000, took);
             }
             let rates = book.of(W);
             assert!(close(rates.overhead_ms + rates.prefill_ms(0.0, 1000.0), took, 0.01), "{rates:?}");
@@ -274,7 +324,7 @@ mod tests {
             let (start, tokens) = ((i % 7) * 5_000, 100 + (i * 997) % 30_000);
             // Up to a tenth more or less.
             let noise = 0.9 + f64::from((i * 7919) % 21) / 100.0;
-            book.observe(W, start, tokens, noise * took(f64::from(start), f64::from(tokens)));
+            book.observe(Moment::START, W, start, tokens, noise * took(f64::from(start), f64::from(tokens)));
         }
         let rates = book.of(W);
         for (start, tokens) in [(0.0, 1_000.0), (0.0, 30_000.0), (30_000.0, 1_000.0), (10_000.0, 10_000.0)] {
@@ -290,11 +340,38 @@ mod tests {
             let tokens = 200 + (i * 997) % 8_000;
             let slow = if i % 4 == 0 { 3.0 } else { 1.0 };
             let noise = 0.95 + f64::from((i * 7919) % 11) / 100.0;
-            book.observe(WorkerId(i % 4), 0, tokens, 10.0 + noise * slow * 0.1 * f64::from(tokens));
+            book.observe(Moment::START, WorkerId(i % 4), 0, tokens, 10.0 + noise * slow * 0.1 * f64::from(tokens));
         }
         let speed = |worker| book.of(WorkerId(worker)).prefill_tokens_per_s;
         assert!(close(speed(1), 10_000.0, 0.1) && close(speed(0), 3_333.0, 0.1), "{} {}", speed(0), speed(1));
         assert_eq!((speed(1), speed(2)), (speed(2), speed(3)));
+    }
+
+    #[test]
+    fn a_slow_worker_that_is_not_heard_of_is_tried_again_and_soon_believed() {
+        let mut book = RateBook::default();
+        let take = |book: &mut RateBook, at_s: u64, worker, times: f64| {
+            book.observe(Moment::at(Duration::from_secs(at_s)), WorkerId(worker), 0, 1000, 10.0 + 100.0 * times);
+        };
+        for i in 0..40 {
+            take(&mut book, i, 1, 1.0);
+            take(&mut book, i, 2, 1.0);
+            take(&mut book, i, 3, 3.0);
+        }
+        let takes = |book: &RateBook, at_s| {
+            let rates = book.at(Moment::at(Duration::from_secs(at_s)), WorkerId(3));
+            rates.overhead_ms + rates.prefill_ms(0.0, 1000.0)
+        };
+        assert!(close(takes(&book, 40), 310.0, 0.05), "{}", takes(&book, 40));
+        assert!(close(takes(&book, 99), 210.0, 0.05), "{}", takes(&book, 99));
+        // In use, though no first token tells of its speed: nothing fades.
+        book.heard(Moment::at(Duration::from_secs(99)), WorkerId(3));
+        assert!(close(takes(&book, 99), 310.0, 0.05), "{}", takes(&book, 99));
+        // It is no longer slow.
+        for i in 0..4 {
+            take(&mut book, 300 + i, 3, 1.0);
+        }
+        assert!(close(takes(&book, 304), 110.0, 0.05), "{}", takes(&book, 304));
     }
 
     #[test]
@@ -305,7 +382,7 @@ mod tests {
         for i in 0..400u32 {
             let tokens = 60 + (i * 997) % 3000;
             let ms_per_token = if (i / 100) % 2 == 0 { 0.1 } else { 0.4 };
-            book.observe(W, 0, tokens, 5.0 + f64::from(tokens) * ms_per_token);
+            book.observe(Moment::START, W, 0, tokens, 5.0 + f64::from(tokens) * ms_per_token);
             if i % 100 >= 40 {
                 assert!(close(book.of(W).prefill_tokens_per_s, 1e3 / ms_per_token, 0.35), "{i} {:?}", book.of(W));
                 assert_eq!(unknown(&book), book.of(W).prefill_tokens_per_s);
@@ -318,7 +395,7 @@ mod tests {
             dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let noise = 0.6 + 0.8 * ((dice >> 40) as f64 / (1u64 << 24) as f64);
             let tokens = 200 + (i * 997) % 8_000;
-            book.observe(WorkerId(i % 4), 0, tokens, 10.0 + noise * 0.1 * f64::from(tokens));
+            book.observe(Moment::START, WorkerId(i % 4), 0, tokens, 10.0 + noise * 0.1 * f64::from(tokens));
             if i > 200 {
                 assert!(close(unknown(&book), 10_000.0, 0.35), "{i} {}", unknown(&book));
             }
@@ -329,7 +406,7 @@ mod tests {
     fn short_prompts_drowned_in_noise_do_not_make_prefill_free() {
         let mut book = RateBook::default();
         for i in 0..64u32 {
-            book.observe(W, 0, 8 + i % 24, 20.0 + f64::from((i * 7919) % 13));
+            book.observe(Moment::START, W, 0, 8 + i % 24, 20.0 + f64::from((i * 7919) % 13));
         }
         let rates = book.of(W);
         assert!(rates.prefill_tokens_per_s <= 7_001.0, "{rates:?}");
@@ -341,7 +418,7 @@ mod tests {
         assert_eq!(book.of(W), Rates::PRIOR);
         for i in 0..30u32 {
             let tokens = 60 + (i * 997) % 3000;
-            book.observe(WorkerId(2), 0, tokens, 20.0 + f64::from(tokens) * 2.0);
+            book.observe(Moment::START, WorkerId(2), 0, tokens, 20.0 + f64::from(tokens) * 2.0);
         }
         let rates = book.of(W);
         assert!(!rates.learned);
@@ -355,7 +432,7 @@ mod tests {
         fn no_sequence_of_samples_leaves_the_bounds(samples in prop::collection::vec((0u32.., -1e3f64..1e9), 0..100)) {
             let mut book = RateBook::default();
             for (tokens, ms) in samples {
-                book.observe(W, 0, tokens, ms);
+                book.observe(Moment::START, W, 0, tokens, ms);
             }
             let rates = book.of(W);
             prop_assert!((20.0..=500_001.0).contains(&rates.prefill_tokens_per_s));

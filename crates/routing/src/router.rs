@@ -189,8 +189,9 @@ impl Router {
         let state = &mut *self.state.lock();
         let Some(seen) = state.ledger.first_token(now, id) else { return Vec::new() };
         state.latencies.observe(now, seen.worker, seen.ms);
-        if let Some(alone) = seen.alone {
-            state.rates.observe(seen.worker, alone.start, alone.tokens, alone.ms);
+        match seen.alone {
+            Some(alone) => state.rates.observe(now, seen.worker, alone.start, alone.tokens, alone.ms),
+            None => state.rates.heard(now, seen.worker),
         }
         self.release(now, state)
     }

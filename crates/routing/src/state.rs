@@ -137,7 +137,7 @@ impl State {
             cold_tokens: account.map_or(newcomer_cold_tokens, |account| account.cold_tokens(now)),
             last_dispatch: account.map_or(0, Account::last_dispatch),
             blocks_after: load.decode_blocks + surveyed.blocks.count() - active as u64,
-            rates: self.rates.of(target.worker),
+            rates: self.rates.at(now, target.worker),
             first_token_ms: self.latencies.mean_ms(now, target.worker),
             health: self.health.of(now, target.worker),
         }
