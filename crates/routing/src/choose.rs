@@ -7,8 +7,10 @@ const EQUAL: f64 = 1e-9;
 
 /// The order of candidates by cost, cheapest first; equal costs by tie-break, then by a draw.
 pub(crate) fn order(prices: &[Price], random: u64) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..prices.len()).collect();
-    order.sort_unstable_by(|a, b| prices[*a].cost.total_cmp(&prices[*b].cost));
+    // Costs go beside their places: prices are long, and there may be a thousand.
+    let mut costs: Vec<(f64, usize)> = prices.iter().enumerate().map(|(i, price)| (price.cost, i)).collect();
+    costs.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+    let mut order: Vec<usize> = costs.into_iter().map(|(_, i)| i).collect();
     // Equal costs stand together now; settling each run on its own keeps the comparison transitive.
     let mut start = 0;
     while start < order.len() {

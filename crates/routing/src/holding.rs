@@ -25,8 +25,7 @@ impl State {
         settings: &QueueSettings,
     ) -> Option<Ticket> {
         let targets = choice.scene.contenders.iter().map(Contender::target);
-        self.ledger.admit(now, targets.clone(), choice.newcomer_cold_tokens);
-        self.ledger.note_backlogs(now, targets);
+        self.ledger.note_backlogs(now, targets, choice.newcomer_cold_tokens);
         self.queue.has_room(settings, patience.bytes).then(|| self.queue.push(now, job, patience))
     }
 }
@@ -105,7 +104,7 @@ impl Router {
     fn weigh_again<'a>(&self, now: Moment, state: &mut State, job: &Job<'a>) -> Weighed<'a> {
         let survey = self.survey(now, job, Blocks::Counted);
         let policy = self.policy(job.policy);
-        let choice = state.choose(now, job, policy, &self.settings, survey.contenders);
+        let choice = state.choose(now, job, policy, &self.settings, survey);
         Weighed { choice, excluded: job.excluded.to_vec(), started_us: 0.0, hash_us: 0.0, lookup_us: 0.0 }
     }
 }

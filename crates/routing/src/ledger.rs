@@ -8,16 +8,20 @@
 //! sums are integers.
 
 mod account;
+mod active;
 mod blocks;
 
 use std::{collections::HashMap, time::Duration};
 
+use foldhash::fast::FixedState;
 use kv_blocks::{Moment, Target, WorkerId};
 use kv_index::Promised;
 
 pub(crate) use account::Account;
+pub(crate) use active::KnownBlocks;
 pub(crate) use blocks::SequenceBlocks;
 
+use self::active::{ActiveBlocks, NodeId};
 use crate::{Answer, ReservationId};
 
 /// Load of one target, as counted from our own decisions.
@@ -74,7 +78,8 @@ pub(crate) struct PrefillSample {
 /// All targets' accounts and the open reservations. Memory is bounded by the open reservations and the known targets.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    accounts: HashMap<Target, Account>,
+    accounts: HashMap<Target, Account, FixedState>,
+    active: ActiveBlocks,
     open: HashMap<ReservationId, Reservation>,
     issued: u64,
 }
@@ -82,6 +87,8 @@ pub(crate) struct Ledger {
 #[derive(Debug)]
 struct Reservation {
     load: Load,
+    /// Where its blocks end among the active ones.
+    blocks_end: Option<NodeId>,
     opened: Moment,
     /// Nothing was waiting for prefill when it was opened.
     alone: bool,
@@ -93,7 +100,10 @@ struct Reservation {
 impl Ledger {
     /// Cold work that a target without an account counts as having: one that joins a running fleet starts with the
     /// others' mean, which fades if it gets none, so it is filled over minutes, not flooded at once.
-    pub(crate) fn newcomer_cold_tokens(&self, now: Moment, targets: impl Iterator<Item = Target>) -> f64 {
+    pub(crate) fn newcomer_cold_tokens(&self, now: Moment, targets: impl Iterator<Item = Target> + Clone) -> f64 {
+        if targets.clone().all(|target| self.accounts.contains_key(&target)) {
+            return 0.0;
+        }
         let mean = |accounts: &mut dyn Iterator<Item = &Account>| {
             let count = |(sum, known), account: &Account| (sum + account.cold_tokens(now), known + 1u32);
             let (sum, known) = accounts.fold((0.0, 0), count);
@@ -104,19 +114,12 @@ impl Ledger {
         asked.or_else(|| mean(&mut self.accounts.values())).unwrap_or(0.0)
     }
 
-    /// Opens accounts for targets not seen before, each with so much cold work behind it.
-    pub(crate) fn admit(&mut self, now: Moment, targets: impl Iterator<Item = Target>, cold_tokens: f64) {
+    /// Takes note of the backlogs of these targets, for their means; opens accounts for those not seen before, each with
+    /// so much cold work behind it.
+    pub(crate) fn note_backlogs(&mut self, now: Moment, targets: impl Iterator<Item = Target>, cold_tokens: f64) {
         for target in targets {
-            self.accounts.entry(target).or_insert_with(|| Account::newcomer(now, cold_tokens));
-        }
-    }
-
-    /// Takes note of the backlogs of these targets, for their means.
-    pub(crate) fn note_backlogs(&mut self, now: Moment, targets: impl Iterator<Item = Target>) {
-        for target in targets {
-            if let Some(account) = self.accounts.get_mut(&target) {
-                account.note_backlog(now);
-            }
+            let account = self.accounts.entry(target).or_insert_with(|| Account::newcomer(now, cold_tokens));
+            account.note_backlog(now);
         }
     }
 
@@ -124,9 +127,11 @@ impl Ledger {
     pub(crate) fn open(&mut self, now: Moment, load: Load) -> ReservationId {
         self.issued += 1;
         let id = ReservationId(self.issued);
+        let (blocks_end, new_blocks) = self.active.add(load.target, &load.blocks);
         let account = self.accounts.entry(load.target).or_default();
-        let alone = account.open(now, id, &load);
-        self.open.insert(id, Reservation { load, opened: now, alone, decoding: false, promised: Promised::default() });
+        let alone = account.open(now, id, &load, new_blocks + load.blocks.unshared);
+        let promised = Promised::default();
+        self.open.insert(id, Reservation { load, blocks_end, opened: now, alone, decoding: false, promised });
         id
     }
 
@@ -183,7 +188,8 @@ impl Ledger {
         if !reservation.decoding {
             account.dequeue(now, id);
         }
-        account.close(load, reservation.decoding);
+        let freed = self.active.remove(load.target, reservation.blocks_end);
+        account.close(load, reservation.decoding, freed + load.blocks.unshared);
         if account.is_to_go() {
             self.accounts.remove(&load.target);
         }
@@ -206,9 +212,9 @@ impl Ledger {
         self.accounts.values().filter_map(|account| account.falls_to(now, most_ms)).min()
     }
 
-    /// Leading blocks of `blocks` that are active on a target.
-    pub(crate) fn known_blocks(&self, target: Target, blocks: &SequenceBlocks) -> usize {
-        self.account(target).map_or(0, |account| account.known_blocks(blocks))
+    /// Leading blocks of `blocks` that are active, by target.
+    pub(crate) fn known_blocks(&self, blocks: &SequenceBlocks) -> KnownBlocks {
+        self.active.known(blocks)
     }
 
     pub(crate) fn load(&self, target: Target) -> TargetLoad {

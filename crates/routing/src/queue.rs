@@ -44,8 +44,9 @@ impl Default for QueueSettings {
     }
 }
 
-/// Candidates priced in one look at the queue, over all requests: a bound on the time that the lock is held.
-const PRICED: usize = 8192;
+/// Candidates priced in one look at the queue, over all requests: a bound on the time that the lock is held, which is about
+/// half a millisecond.
+const PRICED: usize = 2048;
 /// Requests looked at, however many candidates they have.
 const LOOKED_AT: usize = 256;
 

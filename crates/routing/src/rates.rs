@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use foldhash::fast::FixedState;
 use kv_blocks::{Moment, WorkerId};
 
 use self::fit::{Curve, Sample};
@@ -93,7 +94,7 @@ const EAGER: u64 = 64;
 /// What is known of every worker's speed. Bounded: one learner per worker that has not been forgotten.
 #[derive(Debug)]
 pub(crate) struct RateBook {
-    workers: HashMap<WorkerId, Learner>,
+    workers: HashMap<WorkerId, Learner, FixedState>,
     /// The latest of all workers; when full the oldest is overwritten.
     kept: Vec<(WorkerId, Sample)>,
     seen: u64,
@@ -103,7 +104,7 @@ pub(crate) struct RateBook {
 
 impl Default for RateBook {
     fn default() -> Self {
-        Self { workers: HashMap::new(), kept: Vec::new(), seen: 0, curve: Curve::PRIOR }
+        Self { workers: HashMap::default(), kept: Vec::new(), seen: 0, curve: Curve::PRIOR }
     }
 }
 

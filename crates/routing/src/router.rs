@@ -175,11 +175,12 @@ impl Router {
         }
 
         let asked_us = job.stopwatch.elapsed_us();
-        let Survey { contenders, hash_us } = self.survey(now, job, blocks);
+        let survey = self.survey(now, job, blocks);
+        let hash_us = survey.hash_us;
         let lookup_us = job.stopwatch.elapsed_us() - asked_us - hash_us;
 
         let state = &mut *self.state.lock();
-        let choice = state.choose(now, job, policy, &self.settings, contenders);
+        let choice = state.choose(now, job, policy, &self.settings, survey);
         let settled = settle(state, &choice);
         Ok((Weighed { choice, excluded, started_us, hash_us, lookup_us }, settled))
     }
@@ -288,7 +289,7 @@ impl Router {
         let allowed = |candidate: &&Candidate| job.pin.is_none_or(|pin| pin.allows(candidate.target));
         let mut survey = survey(&self.index, now, job, job.candidates.iter().filter(allowed));
         if !self.settings.track_active_blocks || blocks == Blocks::Ignored {
-            survey.contenders.iter_mut().for_each(|surveyed| surveyed.blocks = SequenceBlocks::default());
+            survey.prompts.iter_mut().for_each(|prompt| prompt.blocks = SequenceBlocks::default());
         }
         survey
     }
@@ -302,7 +303,7 @@ impl Router {
         let Contender { surveyed, standing } = choice.winner();
         let candidate = surveyed.candidate;
         let (target, namespace) = (candidate.target, &candidate.namespace);
-        let chain = surveyed.chain.as_deref().filter(|chain| !chain.is_empty())?;
+        let chain = choice.scene.prompts[surveyed.prompt].chain.as_deref().filter(|chain| !chain.is_empty())?;
         match candidate.cache {
             CacheSource::Predicted => {
                 Some(self.index.predict(target, namespace, chain, now, self.settings.prediction_ttl))

@@ -2,7 +2,7 @@
 //!
 //! [`State::choose`] looks and [`State::reserve`] remembers: a choice that is not reserved leaves no trace.
 
-use kv_blocks::Moment;
+use kv_blocks::{Moment, Target};
 use kv_index::Promised;
 
 use crate::{
@@ -11,13 +11,13 @@ use crate::{
     choose::{order, pick},
     health::HealthBook,
     latency::LatencyBook,
-    ledger::{Account, Ledger, Load},
+    ledger::{Account, KnownBlocks, Ledger, Load, SequenceBlocks},
     output_length::OutputLength,
     policy::{Contender, FALLBACK, Rules, Scene, Standing},
     pools::Prompt,
     queue::Queue,
     rates::RateBook,
-    survey::Surveyed,
+    survey::Survey,
 };
 
 /// Load, learned rates and the policies' memory.
@@ -54,13 +54,26 @@ impl State {
         job: &Job<'a>,
         policy: Policy,
         settings: &RoutingSettings,
-        surveyed: Vec<Surveyed<'a>>,
+        survey: Survey<'a>,
     ) -> Choice<'a> {
         let overlap_weight = job.overrides.overlap_weight.unwrap_or(settings.overlap_weight);
         let temperature = job.overrides.temperature.unwrap_or(settings.temperature);
         self.ledger.pass(now);
+        let Survey { contenders: surveyed, prompts, .. } = survey;
         let targets = surveyed.iter().map(|surveyed| surveyed.candidate.target);
         let newcomer_cold_tokens = self.ledger.newcomer_cold_tokens(now, targets);
+        let known: Vec<KnownBlocks> = prompts.iter().map(|prompt| self.ledger.known_blocks(&prompt.blocks)).collect();
+        let asked = Asked { now, policies: [policy, settings.fallback], newcomer_cold_tokens };
+        let contenders = surveyed.into_iter().map(|mut surveyed| {
+            let active = known[surveyed.prompt].of(surveyed.candidate.target);
+            // What is predicted outlives its requests by itself.
+            let bridged = settings.speculative && surveyed.candidate.cache == CacheSource::Events;
+            if policy == Policy::Warm && bridged {
+                surveyed.credit(active, job.prompt_tokens);
+            }
+            let new_blocks = prompts[surveyed.prompt].blocks.count() - active as u64;
+            Contender { standing: self.standing(&asked, surveyed.candidate.target, new_blocks), surveyed }
+        });
         let scene = Scene {
             random: job.random,
             affinity: job.affinity,
@@ -69,19 +82,8 @@ impl State {
             medium_weights: settings.medium_weights,
             prompt_tokens: job.prompt_tokens,
             expected_output_tokens: self.output.expected(job.expected_output_tokens),
-            contenders: surveyed
-                .into_iter()
-                .map(|mut surveyed| {
-                    let active = self.ledger.known_blocks(surveyed.candidate.target, &surveyed.blocks);
-                    // What is predicted outlives its requests by itself.
-                    let bridged = settings.speculative && surveyed.candidate.cache == CacheSource::Events;
-                    if policy == Policy::Warm && bridged {
-                        surveyed.credit(active, job.prompt_tokens);
-                    }
-                    let standing = self.standing(now, &surveyed, active, newcomer_cold_tokens);
-                    Contender { standing, surveyed }
-                })
-                .collect(),
+            contenders: contenders.collect(),
+            prompts,
         };
         let ruling = policy.ruling(settings, &scene, |scene| self.rules.scored(scene));
         let rule = self.rules.of(ruling);
@@ -103,8 +105,7 @@ impl State {
     /// Counts the request's load on the winner.
     pub(crate) fn reserve(&mut self, now: Moment, job: &Job<'_>, choice: &Choice<'_>, prompt: Prompt) -> ReservationId {
         let targets = choice.scene.contenders.iter().map(Contender::target);
-        self.ledger.admit(now, targets.clone(), choice.newcomer_cold_tokens);
-        self.ledger.note_backlogs(now, targets);
+        self.ledger.note_backlogs(now, targets, choice.newcomer_cold_tokens);
         let winner = choice.winner();
         if job.pin.is_none() {
             // Who was asked for by name has not used up a turn.
@@ -113,7 +114,8 @@ impl State {
         if choice.policy.asks_for_holders() && job.pin.is_none() {
             self.scored.count(choice.ruling);
         }
-        self.ledger.open(now, prompt.counted(load(job, winner)))
+        let blocks = choice.scene.prompts[winner.surveyed.prompt].blocks.clone();
+        self.ledger.open(now, prompt.counted(load(job, winner, blocks)))
     }
 
     /// Frees a reservation, and notes whether the worker had the prompt; returns what the index expects because of it.
@@ -123,28 +125,40 @@ impl State {
         self.ledger.close(now, id)
     }
 
-    fn standing(&self, now: Moment, surveyed: &Surveyed<'_>, active: usize, newcomer_cold_tokens: f64) -> Standing {
-        let target = surveyed.candidate.target;
+    /// Where `target` stands; the prompt has so many blocks that are not active there.
+    fn standing(&self, asked: &Asked, target: Target, new_blocks: u64) -> Standing {
+        let &Asked { now, policies, newcomer_cold_tokens } = asked;
         let account = self.ledger.account(target);
-        let figure = |figure: fn(&Account, Moment) -> f64| account.map_or(0.0, |account| figure(account, now));
         let load = account.map_or_else(TargetLoad::default, Account::load);
+        // Only some policies look at what takes time to say.
+        let rules = |policy: fn(Policy) -> bool| policies.into_iter().any(policy);
         Standing {
             load,
-            backlog_ms: figure(Account::backlog_ms),
+            backlog_ms: account.map_or(0.0, |account| account.backlog_ms(now)),
             mean_backlog_ms: account.map_or(0.0, Account::mean_backlog_ms),
             decode_tokens: account.map_or(0, Account::decode_tokens),
-            work_ms: figure(Account::work_ms),
+            work_ms: account.map_or(0.0, |account| account.work_ms(now)),
             cold_tokens: account.map_or(newcomer_cold_tokens, |account| account.cold_tokens(now)),
             last_dispatch: account.map_or(0, Account::last_dispatch),
-            blocks_after: load.decode_blocks + surveyed.blocks.count() - active as u64,
+            blocks_after: load.decode_blocks + new_blocks,
             rates: self.rates.at(now, target.worker),
-            first_token_ms: self.latencies.mean_ms(now, target.worker),
-            health: self.health.of(now, target.worker),
+            first_token_ms: rules(|policy| policy == Policy::LeastLatency)
+                .then(|| self.latencies.mean_ms(now, target.worker))
+                .flatten(),
+            health: if rules(Policy::asks_for_holders) { self.health.of(now, target.worker) } else { 1.0 },
         }
     }
 }
 
-fn load(job: &Job<'_>, winner: &Contender<'_>) -> Load {
+/// What is the same for all targets that are asked about.
+struct Asked {
+    now: Moment,
+    /// One of them rules.
+    policies: [Policy; 2],
+    newcomer_cold_tokens: f64,
+}
+
+fn load(job: &Job<'_>, winner: &Contender<'_>, blocks: SequenceBlocks) -> Load {
     let Contender { surveyed, standing } = winner;
     Load {
         target: surveyed.candidate.target,
@@ -155,7 +169,7 @@ fn load(job: &Job<'_>, winner: &Contender<'_>) -> Load {
             f64::from(surveyed.uncached_tokens),
         ),
         interleave_ms: standing.interleave_ms(surveyed.uncached_tokens),
-        blocks: surveyed.blocks.clone(),
+        blocks,
         answer: job.answer,
     }
 }

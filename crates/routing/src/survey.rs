@@ -29,9 +29,16 @@ pub(crate) struct Surveyed<'a> {
     pub(crate) uncached_tokens: u32,
     /// Whole blocks of the prompt.
     pub(crate) prompt_blocks: u32,
-    /// The prompt's blocks; `None` when nothing is known of it.
+    /// Which of [`Survey::prompts`] is the prompt as it sees it.
+    pub(crate) prompt: usize,
+}
+
+/// The prompt as targets with one namespace see it.
+#[derive(Clone, Debug)]
+pub(crate) struct SeenPrompt {
+    /// Its blocks; `None` when nothing is known of it.
     pub(crate) chain: Option<Arc<[SequenceHash]>>,
-    /// What the prompt would add to its load.
+    /// What it would add to the load.
     pub(crate) blocks: SequenceBlocks,
 }
 
@@ -59,6 +66,8 @@ fn most_cached_tokens(size: BlockSize, prompt_tokens: u32) -> u32 {
 #[derive(Debug)]
 pub(crate) struct Survey<'a> {
     pub(crate) contenders: Vec<Surveyed<'a>>,
+    /// One per namespace.
+    pub(crate) prompts: Vec<SeenPrompt>,
     /// Microseconds spent hashing blocks.
     pub(crate) hash_us: f64,
 }
@@ -78,19 +87,21 @@ pub(crate) fn survey<'a>(
                 groups.push(Group::ask(index, now, job, &candidate.namespace));
                 groups.len() - 1
             });
-            surveyed(job, candidate, &groups[position])
+            surveyed(job, candidate, &mut groups[position], position)
         })
         .collect();
-    Survey { contenders, hash_us: groups.iter().map(|group| group.hash_us).sum() }
+    let hash_us = groups.iter().map(|group| group.hash_us).sum();
+    Survey { contenders, prompts: groups.into_iter().map(|group| group.prompt).collect(), hash_us }
 }
 
 /// Candidates with one namespace.
 struct Group<'a> {
     namespace: &'a Namespace,
-    fingerprint: u64,
-    chain: Option<Arc<[SequenceHash]>>,
+    prompt: SeenPrompt,
     /// Sorted by target.
     overlaps: Vec<Overlap>,
+    /// The overlap that is probably asked for next.
+    next: usize,
     hash_us: f64,
 }
 
@@ -107,18 +118,28 @@ impl<'a> Group<'a> {
         // Only tells namespaces apart inside this process, so any fixed hash will do.
         let mut hasher = DefaultHasher::new();
         namespace.hash(&mut hasher);
-        Self { namespace, fingerprint: hasher.finish(), chain, overlaps, hash_us }
+        let all = u64::from(job.prompt_tokens.div_ceil(namespace.block_size.tokens()));
+        let blocks = SequenceBlocks {
+            fingerprint: hasher.finish(),
+            unshared: all.saturating_sub(chain.as_ref().map_or(0, |chain| chain.len() as u64)),
+            chain: chain.clone(),
+        };
+        Self { namespace, prompt: SeenPrompt { chain, blocks }, overlaps, next: 0, hash_us }
     }
 
     /// What a target holds, and what it announced.
-    fn overlap(&self, target: Target) -> (TierBlocks, TierBlocks) {
-        self.overlaps
-            .binary_search_by_key(&target, |overlap| overlap.target)
-            .map_or_else(|_| Default::default(), |found| (self.overlaps[found].blocks, self.overlaps[found].announced))
+    fn overlap(&mut self, target: Target) -> (TierBlocks, TierBlocks) {
+        // Callers mostly ask in the order of targets: the next one is the one after the last.
+        let place = match self.overlaps.get(self.next) {
+            Some(next) if next.target == target => Ok(self.next),
+            _ => self.overlaps.binary_search_by_key(&target, |overlap| overlap.target),
+        };
+        self.next = place.map_or_else(|before| before, |found| found + 1);
+        place.map_or_else(|_| Default::default(), |found| (self.overlaps[found].blocks, self.overlaps[found].announced))
     }
 }
 
-fn surveyed<'a>(job: &Job<'_>, candidate: &'a Candidate, group: &Group<'_>) -> Surveyed<'a> {
+fn surveyed<'a>(job: &Job<'_>, candidate: &'a Candidate, group: &mut Group<'_>, prompt: usize) -> Surveyed<'a> {
     let size = candidate.namespace.block_size;
     let (found, announced) = group.overlap(candidate.target);
     let held = reused(found, candidate.tiers);
@@ -134,8 +155,6 @@ fn surveyed<'a>(job: &Job<'_>, candidate: &'a Candidate, group: &Group<'_>) -> S
     let most = most_cached_tokens(size, job.prompt_tokens);
     let predicted_cached_tokens = warm.total().min(most);
     let whole = size.whole_blocks(job.prompt_tokens);
-    let all = u64::from(job.prompt_tokens.div_ceil(size.tokens()));
-    let chained = group.chain.as_ref().map_or(0, |chain| chain.len() as u64);
     Surveyed {
         candidate,
         held,
@@ -144,12 +163,7 @@ fn surveyed<'a>(job: &Job<'_>, candidate: &'a Candidate, group: &Group<'_>) -> S
         announced_cached_tokens: tokens(announced).min(most),
         uncached_tokens: job.prompt_tokens - predicted_cached_tokens,
         prompt_blocks: whole,
-        chain: group.chain.clone(),
-        blocks: SequenceBlocks {
-            chain: group.chain.clone(),
-            fingerprint: group.fingerprint,
-            unshared: all.saturating_sub(chained),
-        },
+        prompt,
     }
 }
 
@@ -213,8 +227,9 @@ mod tests {
         let found = |blocks| {
             let announced = TierBlocks { device: 3, remote: 4, ..TierBlocks::default() };
             let overlaps = vec![Overlap { target: candidate.target, blocks, announced, present: [0; 4] }];
-            let group = Group { namespace: &namespace, fingerprint: 0, chain: None, overlaps, hash_us: 0.0 };
-            let found = surveyed(&job, &candidate, &group);
+            let prompt = SeenPrompt { chain: None, blocks: SequenceBlocks::default() };
+            let mut group = Group { namespace: &namespace, prompt, overlaps, next: 0, hash_us: 0.0 };
+            let found = surveyed(&job, &candidate, &mut group, 0);
             (found.predicted_cached_tokens, found.announced_cached_tokens)
         };
         // A target that is not trusted is credited with what is predicted, whatever it announced.

@@ -1,13 +1,10 @@
 //! One target's load.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use kv_blocks::Moment;
 
-use super::{Load, SequenceBlocks, TargetLoad, blocks::COMPARED_BLOCKS};
+use super::{Load, TargetLoad};
 use crate::{Answer, ReservationId, decayed::Decayed};
 
 /// Dispatched prefill work counts towards utilisation this long.
@@ -51,9 +48,8 @@ pub(crate) struct Account {
     head_since: Moment,
     decode_sequences: u32,
     decode_tokens: u64,
-    /// Compared blocks of open reservations, with how many hold each. Prefixes of its members are members.
-    active: HashMap<u64, u32>,
-    uncompared: u64,
+    /// Blocks of open reservations, shared ones once.
+    blocks: u64,
     mean_backlog: TimeMean,
     last_dispatch: u64,
     work_ms: Decayed,
@@ -80,8 +76,7 @@ impl Default for Account {
             head_since: Moment::START,
             decode_sequences: 0,
             decode_tokens: 0,
-            active: HashMap::new(),
-            uncompared: 0,
+            blocks: 0,
             last_dispatch: 0,
             mean_backlog: TimeMean::default(),
             work_ms: Decayed::over(WORK_MEMORY),
@@ -105,8 +100,8 @@ impl Account {
         self.mean_backlog.note(now, backlog_ms);
     }
 
-    /// Counts a reservation; returns whether nothing was queued before it.
-    pub(super) fn open(&mut self, now: Moment, id: ReservationId, load: &Load) -> bool {
+    /// Counts a reservation that brings so many new blocks; returns whether nothing was queued before it.
+    pub(super) fn open(&mut self, now: Moment, id: ReservationId, load: &Load, blocks: u64) -> bool {
         let alone = self.queue.is_empty();
         if alone {
             self.head_since = now;
@@ -120,7 +115,7 @@ impl Account {
         self.last_dispatch = id.0;
         self.work_ms.add(now, load.prefill_ms);
         self.cold_tokens.add(now, f64::from(load.uncached_tokens));
-        self.add_blocks(&load.blocks);
+        self.blocks += blocks;
         alone
     }
 
@@ -130,14 +125,14 @@ impl Account {
         self.decode_tokens += u64::from(load.prompt_tokens);
     }
 
-    /// A reservation is over whose prompt is out of the queue.
-    pub(super) fn close(&mut self, load: &Load, decoding: bool) {
+    /// A reservation is over whose prompt is out of the queue, and so many blocks with it.
+    pub(super) fn close(&mut self, load: &Load, decoding: bool, blocks: u64) {
         self.in_flight -= 1;
         if decoding {
             self.decode_sequences -= 1;
             self.decode_tokens -= u64::from(load.prompt_tokens);
         }
-        self.remove_blocks(&load.blocks);
+        self.blocks -= blocks;
     }
 
     /// Whether its worker is gone, and nothing of it is in flight any more.
@@ -150,7 +145,7 @@ impl Account {
             in_flight: self.in_flight,
             queued_prefill_tokens: self.queued_tokens,
             decode_sequences: self.decode_sequences,
-            decode_blocks: self.active.len() as u64 + self.uncompared,
+            decode_blocks: self.blocks,
         }
     }
 
@@ -217,35 +212,6 @@ impl Account {
     /// Uncached tokens dispatched lately.
     pub(crate) fn cold_tokens(&self, now: Moment) -> f64 {
         self.cold_tokens.at(now)
-    }
-
-    /// Leading blocks of `blocks` that are active here.
-    pub(super) fn known_blocks(&self, blocks: &SequenceBlocks) -> usize {
-        // Members' prefixes are members, so the active ones are a prefix of the chain.
-        blocks.compared().partition_point(|hash| self.active.contains_key(&blocks.key(*hash)))
-    }
-
-    fn add_blocks(&mut self, blocks: &SequenceBlocks) {
-        for key in blocks.keys() {
-            *self.active.entry(key).or_insert(0) += 1;
-        }
-        self.uncompared += blocks.uncompared();
-    }
-
-    fn remove_blocks(&mut self, blocks: &SequenceBlocks) {
-        for key in blocks.keys() {
-            if let Some(holders) = self.active.get_mut(&key) {
-                *holders -= 1;
-                if *holders == 0 {
-                    self.active.remove(&key);
-                }
-            }
-        }
-        self.uncompared -= blocks.uncompared();
-        if self.active.is_empty() {
-            // A burst of long prompts must not leave its table behind.
-            self.active.shrink_to(COMPARED_BLOCKS);
-        }
     }
 
     pub(super) fn dequeue(&mut self, now: Moment, id: ReservationId) {

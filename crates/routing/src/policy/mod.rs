@@ -7,7 +7,10 @@ use std::{fmt, str::FromStr};
 
 use kv_blocks::{Target, WorkerId};
 
-use crate::{Affinity, MediumWeights, PrefixHolder, Rates, RoutingSettings, TargetLoad, survey::Surveyed};
+use crate::{
+    Affinity, MediumWeights, PrefixHolder, Rates, RoutingSettings, TargetLoad,
+    survey::{SeenPrompt, Surveyed},
+};
 
 mod cache_aware;
 mod composite;
@@ -266,6 +269,8 @@ pub(crate) struct Scene<'a> {
     pub(crate) prompt_tokens: u32,
     /// At least 1.
     pub(crate) expected_output_tokens: f64,
+    /// The prompt, one way for each namespace.
+    pub(crate) prompts: Vec<SeenPrompt>,
     /// Never empty.
     pub(crate) contenders: Vec<Contender<'a>>,
 }

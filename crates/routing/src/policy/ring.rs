@@ -213,8 +213,8 @@ mod tests {
         };
         let settings = RoutingSettings::default();
         let index = KvIndex::new(IndexSettings::default());
-        let surveyed = crate::survey::survey(&index, Moment::START, &job, candidates.iter()).contenders;
-        let choice = State::new(&settings).choose(Moment::START, &job, settings.policy, &settings, surveyed);
+        let survey = crate::survey::survey(&index, Moment::START, &job, candidates.iter());
+        let choice = State::new(&settings).choose(Moment::START, &job, settings.policy, &settings, survey);
         let contenders = &choice.scene.contenders;
         let owner = rings.around(contenders).clockwise(key).next().expect("somebody has points");
         contenders[owner].target().worker.0
