@@ -324,3 +324,28 @@ fn listeners_may_be_unix_sockets_v6_addresses_or_any_port() {
         assert_eq!(settings(&format!("server: {{listen: {text}}}")).server.listen.to_string(), shown);
     }
 }
+
+#[test]
+fn single_models_route_otherwise_and_keep_what_they_do_not_set() {
+    let text = "routing:\n  temperature: 0.5\n  models:\n    chat: {policy: KvAware, overlap_weight: 2}\n    \"org/*\": {busy_threshold: 0.9}\n";
+    let settings = settings(text);
+    let models = &settings.routing.models;
+    let names: Vec<_> = models.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["chat", "org/*"]);
+    let chat = &models[0].1;
+    assert_eq!((chat.policy, chat.overlap_weight, chat.temperature), (Some("kv_aware"), Some(2.0), None));
+    assert_eq!(models[1].1.busy_threshold, Some(0.9));
+    let shown = &settings.to_json()["routing"]["models"];
+    assert_eq!((&shown["chat"]["policy"], &shown["org/*"]["policy"]), (&"kv_aware".into(), &serde_json::Value::Null));
+}
+
+#[test]
+#[contract("DY2")]
+fn events_are_followed_as_soon_as_caches_count_for_one_model() {
+    let followed = |models: &str| {
+        settings(&format!("routing: {{overlap_weight: 0, models: {{{models}}}}}\n")).kv_events.enabled
+    };
+    assert!(!followed(""));
+    assert!(!followed("a: {policy: kv_aware}, b: {overlap_weight: 0.0}"));
+    assert!(followed("a: {overlap_weight: 0.0}, b: {overlap_weight: 0.1}"));
+}

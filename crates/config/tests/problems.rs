@@ -112,6 +112,28 @@ fn values_out_of_range_or_of_another_kind_say_what_would_fit() {
 }
 
 #[test]
+fn settings_of_single_models_are_checked_like_those_of_all() {
+    for (text, path, expected) in [
+        ("routing: {models: {m: {polcy: warm}}}", "routing.models.m.polcy", "one of policy, prefill_policy"),
+        ("routing: {models: {m: {policy: best}}}", "routing.models.m.policy", "one of warm, kv_aware"),
+        ("routing: {models: {a.b*: {overlap_weight: 101}}}", "routing.models[\"a.b*\"].overlap_weight", "a number from 0"),
+        ("routing: {models: {m: {temperature: -1}}}", "routing.models.m.temperature", "a number from 0 to 10"),
+        ("routing: {models: {m: {busy_threshold: 2}}}", "routing.models.m.busy_threshold", "a number from 0 to 1"),
+        ("routing: {models: {m: warm}}", "routing.models.m", "a mapping with policy"),
+        ("routing: {models: [m]}", "routing.models", "a mapping from names"),
+        ("routing: {models: {\"q*n\": {policy: warm}}}", "routing.models.q*n", "a model's name, or how names begin"),
+        ("routing: {models: {\"**\": {policy: warm}}}", "routing.models.**", "a model's name, or how names begin"),
+        ("routing: {models: {\"\": {policy: warm}}}", "routing.models.", "a model's name, or how names begin"),
+    ] {
+        let problem = problem(text);
+        assert_eq!(problem.path, path, "{text}: {problem}");
+        assert!(problem.expected.as_deref().unwrap_or_default().starts_with(expected), "{text}: {problem}");
+        assert_eq!(problem.line, Some(1), "{text}");
+    }
+    assert_eq!(problem("routing: {models: {m: {polcy: warm}}}").nearest.as_deref(), Some("policy"));
+}
+
+#[test]
 fn a_section_of_a_later_version_is_no_unknown_key() {
     for section in ["discovery", "replicas", "cache", "tenants"] {
         let problem = problem(&format!("{section}:\n  enabled: ${{NOT_SET}}\n"));
@@ -125,7 +147,7 @@ fn a_section_of_a_later_version_is_no_unknown_key() {
 
 #[test]
 fn a_key_of_a_later_version_takes_its_default_only() {
-    sources::settings("server: {tls: {cert: ~}, also_listen: []}\nrouting: {session: {mode: soft}, models: {}}\n");
+    sources::settings("server: {tls: {cert: ~}, also_listen: []}\nrouting: {session: {mode: soft}}\n");
     sources::settings("circuit_breaker: {sweep: 10s}\nmetrics: {exemplars: true}\nadmin: {dashboard: true}\n");
     for (text, path) in [
         ("server: {tls: {cert: /c.pem}}", "server.tls.cert"),

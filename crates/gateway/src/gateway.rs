@@ -29,6 +29,7 @@ use crate::{
     load_telemetry::LoadCollector,
     lobby::{Lobby, Waiting},
     metrics::Metrics,
+    model_routing::ModelRouting,
     prefix_telemetry::PrefixCollector,
     request::{Disaggregation, Identify, Prefills, StreamLimits},
     reservations::Reservations,
@@ -76,6 +77,8 @@ pub struct Rules {
     pub tokenize_budget: Duration,
     /// A worker whose KV cache is fuller than this share gets nothing; `None` = off.
     pub busy_threshold: Option<f64>,
+    /// What single models have otherwise.
+    pub by_model: ModelRouting,
     /// A reservation ends this long after the last call about it.
     pub reservation_ttl: Duration,
     /// Bytes of a prompt's beginning that policies go by which keep equal beginnings together.
@@ -148,6 +151,7 @@ pub(crate) struct RequestRules {
     pub(crate) stream: StreamLimits,
     pub(crate) retry: RetryRules,
     pub(crate) busy_threshold: Option<f64>,
+    pub(crate) by_model: ModelRouting,
     pub(crate) max_prefix_bytes: usize,
 }
 
@@ -193,6 +197,7 @@ impl Gateway {
                 stream: StreamLimits { idle: rules.stream_idle, total: rules.stream_total },
                 retry: rules.retry,
                 busy_threshold: rules.busy_threshold,
+                by_model: rules.by_model,
                 max_prefix_bytes: rules.max_prefix_bytes,
             },
             reservations: Reservations::new(rules.reservation_ttl),

@@ -1,5 +1,7 @@
 //! Builds the router out of its parts. Nothing is decided here: parts are made, handed to each other, and started.
 
+mod model_routing;
+
 use std::{
     hash::{BuildHasher, RandomState},
     sync::Arc,
@@ -366,6 +368,7 @@ fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
         scheme,
         tokenize_budget: settings.routing.tokenize_budget,
         busy_threshold: settings.routing.busy_threshold,
+        by_model: model_routing::by_model(&settings.routing),
         reservation_ttl: settings.routing.reservation_ttl,
         max_prefix_bytes: settings.prefix_routing.max_prefix_length,
         disaggregation: disaggregation(settings),
@@ -379,7 +382,6 @@ fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
 }
 
 fn disaggregation(settings: &Settings) -> Disaggregation {
-    let policy = |word: Option<&str>| word.and_then(|word| word.parse().ok());
     Disaggregation {
         connector: settings.disaggregation.enabled.then_some(match settings.disaggregation.connector {
             config::Connector::Nixl => Connector::Nixl,
@@ -387,8 +389,8 @@ fn disaggregation(settings: &Settings) -> Disaggregation {
             config::Connector::Sglang => Connector::Sglang,
         }),
         uncached_token_threshold: settings.disaggregation.uncached_token_threshold,
-        prefill_policy: policy(settings.routing.prefill_policy),
-        decode_policy: policy(settings.routing.decode_policy),
+        prefill_policy: model_routing::policy(settings.routing.prefill_policy),
+        decode_policy: model_routing::policy(settings.routing.decode_policy),
     }
 }
 

@@ -10,6 +10,7 @@ mod page;
 mod prefixes;
 mod queue;
 mod response_cache;
+mod routing;
 mod table;
 
 pub use json::schema;

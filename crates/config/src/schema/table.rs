@@ -9,6 +9,7 @@ use super::{
     prefixes::{KV_CACHE_INDEX, PREFIX_ROUTING},
     queue::QUEUE,
     response_cache::RESPONSE_CACHE,
+    routing::{MODEL_ROUTING, OVERLAP_WEIGHT, POLICIES, TEMPERATURE},
     word, word_later,
 };
 
@@ -243,13 +244,13 @@ const ROUTING: &[Key] = &[
     ),
     key(
         "overlap_weight",
-        Kind::Float(Range { min: 0.0, max: 100.0, open: false }),
+        OVERLAP_WEIGHT,
         "1.0",
         "Weight of cached prefixes. At 0 caches do not count and no KV events are followed (as `kv_events.enabled: false`).",
     ),
     key(
         "temperature",
-        Kind::Float(Range { min: 0.0, max: 10.0, open: false }),
+        TEMPERATURE,
         "0.0",
         "0 = always the best worker; above, how evenly choices are spread.",
     ),
@@ -301,7 +302,13 @@ const ROUTING: &[Key] = &[
         ],
         "What a warm block counts, by where it is.",
     ),
-    key("models", Kind::Map(&Kind::Free), "{}", "Routing by model.").later(),
+    key(
+        "models",
+        Kind::Map(&Kind::Section(MODEL_ROUTING)),
+        "{}",
+        "Other settings for some models, by the name in requests or by that of the base model; a `*` at a name's end stands for \
+         anything. The whole name counts before the longest with a `*`.",
+    ),
 ];
 
 const DISAGGREGATION: &[Key] = &[
@@ -329,25 +336,6 @@ const DISAGGREGATION: &[Key] = &[
         "decode_only",
         "What becomes of a request whose prefill fails or has no worker: its decode worker computes the prompt.",
     ),
-];
-
-const POLICIES: &[Choice] = &[
-    word("warm"),
-    word("kv_aware"),
-    word("least_loaded"),
-    word("round_robin"),
-    word("random"),
-    word("weighted_round_robin"),
-    word("least_latency"),
-    word("power_of_two"),
-    word("consistent_hash"),
-    word("rendezvous_hash"),
-    Choice { word: "prefix_hash", also: &["prefix_aware_hash"], built: Built::Now },
-    word("cache_aware"),
-    word_later("lmcache_aware"),
-    Choice { word: "dynamo_cost", also: &["kv"], built: Built::Now },
-    word("composite"),
-    word("continuum"),
 ];
 
 const PARITY: &[Key] = &[

@@ -29,6 +29,25 @@ pub struct Routing {
     pub speculative: bool,
     /// How long they do, unconfirmed.
     pub speculative_ttl: Duration,
+    /// What single models have otherwise, by name; a `*` at its end stands for anything.
+    pub models: Vec<(String, ModelRouting)>,
+}
+
+/// An entry of `routing.models`: `None` = as for all models.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ModelRouting {
+    /// How a worker is chosen.
+    pub policy: Option<&'static str>,
+    /// The same among workers that compute prompts for others.
+    pub prefill_policy: Option<&'static str>,
+    /// The same among workers that generate what others computed the prompt of.
+    pub decode_policy: Option<&'static str>,
+    /// Weight of cached prefixes.
+    pub overlap_weight: Option<f64>,
+    /// How evenly choices are spread.
+    pub temperature: Option<f64>,
+    /// A worker whose KV cache is fuller than this share gets none of its requests.
+    pub busy_threshold: Option<f64>,
 }
 
 /// Section `prefix_routing`: the ring.

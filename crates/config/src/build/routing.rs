@@ -1,0 +1,61 @@
+//! Section `routing`.
+
+use super::DEFAULT_POLICY;
+use crate::{ModelRouting, Routing, check::map_path, checked::Checked, problem::Draft};
+
+pub(super) fn routing(section: &Checked, problems: &mut Vec<Draft>) -> Routing {
+    let models = section.key("models").entries();
+    for (name, entry) in models {
+        if let Err(message) = is_pattern(name) {
+            let draft = Draft::new(map_path("routing.models", name), message);
+            let draft = draft.expected("a model's name, or how names begin with one `*` behind it");
+            problems.push(super::problem_at(draft, entry, section));
+        }
+    }
+    Routing {
+        policy: section.key("policy").word().unwrap_or(DEFAULT_POLICY),
+        prefill_policy: section.key("prefill_policy").word(),
+        decode_policy: section.key("decode_policy").word(),
+        hash_seed_of_rings: section.key("hash_seed_of_rings").int(),
+        overlap_weight: section.key("overlap_weight").float(),
+        temperature: section.key("temperature").float(),
+        busy_threshold: section.key("busy_threshold").float_if_set(),
+        track_active_blocks: section.key("track_active_blocks").bool(),
+        tokenize_budget: section.key("tokenize_budget").duration(),
+        reservation_ttl: section.key("reservation_ttl").duration(),
+        speculative: section.key("speculative").bool(),
+        speculative_ttl: section.key("speculative_ttl").duration(),
+        models: models.iter().map(|(name, entry)| (name.clone(), model(entry))).collect(),
+    }
+}
+
+/// Whether caches count for anybody.
+pub(super) fn caches_count(section: &Checked) -> bool {
+    let models = section.key("models").entries().iter().map(|(_, entry)| entry);
+    std::iter::once(section)
+        .chain(models)
+        .filter_map(|section| section.key("overlap_weight").float_if_set())
+        .any(|weight| weight > 0.0)
+}
+
+fn is_pattern(name: &str) -> Result<(), &'static str> {
+    let plain = name.strip_suffix('*').unwrap_or(name);
+    if name.is_empty() {
+        Err("an empty name")
+    } else if plain.contains('*') {
+        Err("a `*` that is not at the name's end, or not alone there")
+    } else {
+        Ok(())
+    }
+}
+
+fn model(section: &Checked) -> ModelRouting {
+    ModelRouting {
+        policy: section.key("policy").word(),
+        prefill_policy: section.key("prefill_policy").word(),
+        decode_policy: section.key("decode_policy").word(),
+        overlap_weight: section.key("overlap_weight").float_if_set(),
+        temperature: section.key("temperature").float_if_set(),
+        busy_threshold: section.key("busy_threshold").float_if_set(),
+    }
+}
