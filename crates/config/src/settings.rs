@@ -21,7 +21,7 @@ pub use kv::{
 pub use parity::Parity;
 pub use queue::Queue;
 pub use redis::Redis;
-pub use routing::{ModelRouting, PrefixRouting, Routing};
+pub use routing::{Dynamo, MediumWeights, ModelRouting, PrefixRouting, Routing};
 pub use worker::{CheckMethod, Engine, EventSource, HealthCheck, ReplayEndpoint, Worker, WorkerKvEvents};
 
 use crate::{Listen, Problem, places::Places};

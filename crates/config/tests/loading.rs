@@ -349,3 +349,32 @@ fn events_are_followed_as_soon_as_caches_count_for_one_model() {
     assert!(!followed("a: {policy: kv_aware}, b: {overlap_weight: 0.0}"));
     assert!(followed("a: {overlap_weight: 0.0}, b: {overlap_weight: 0.1}"));
 }
+
+#[test]
+#[contract("V21")]
+fn tiers_weigh_as_they_are_set_and_for_a_model_otherwise() {
+    let weights = |text: &str| {
+        let routing = settings(text).routing;
+        let all = routing.medium_weights;
+        let own = routing.models.first().and_then(|(_, own)| own.medium_weights);
+        ((all.gpu, all.cpu, all.disk), own.map(|own| (own.gpu, own.cpu, own.disk)))
+    };
+    assert_eq!(weights(""), ((1.0, 0.3, 0.05), None));
+    let text = "routing: {medium_weights: {cpu: 1, disk: 1.0}, models: {m: {medium_weights: {disk: 0}}, n: {}}}\n";
+    assert_eq!(weights(text), ((1.0, 1.0, 1.0), Some((1.0, 1.0, 0.0))));
+    assert_eq!(weights("routing: {models: {n: {policy: warm}}}\n"), ((1.0, 0.3, 0.05), None));
+}
+
+#[test]
+fn dynamo_cost_has_settings_of_its_own_and_warm_has_none() {
+    let usual = settings("").routing.dynamo;
+    let figures = (usual.active_request_weight, usual.host_cache_hit_weight, usual.disk_cache_hit_weight);
+    assert_eq!(figures, (0.0, 1.0, 1.0));
+    let set = settings("routing: {dynamo: {active_request_weight: 64, host_cache_hit_weight: 0.75}, warm: {}}\n");
+    assert_eq!((set.routing.dynamo.active_request_weight, set.routing.dynamo.host_cache_hit_weight), (64.0, 0.75));
+    assert_eq!(set.to_json()["routing"]["warm"], serde_json::json!({}));
+    let problems = load_all("routing: {warm: {spread: 2}, dynamo: {spread: 2}}\n", &[], &[]).unwrap_err();
+    let told: Vec<_> = problems.iter().map(|p| (p.path.as_str(), p.expected.as_deref().unwrap_or_default())).collect();
+    assert_eq!(told[0], ("routing.warm.spread", "no key here"));
+    assert!(told[1].1.starts_with("one of active_request_weight"), "{told:?}");
+}

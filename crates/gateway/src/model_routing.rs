@@ -5,7 +5,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use fleet::ModelView;
-use routing::Policy;
+use routing::{MediumWeights, Policy};
 
 /// What one model has otherwise; `None` = as for all.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -22,6 +22,8 @@ pub struct ModelRules {
     pub temperature: Option<f64>,
     /// A worker whose KV cache is fuller than this share gets none of its requests.
     pub busy_threshold: Option<f64>,
+    /// What a cached block is worth by where it sits.
+    pub medium_weights: Option<MediumWeights>,
 }
 
 /// The rules of models, by name.

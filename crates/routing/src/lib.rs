@@ -49,4 +49,4 @@ pub use queue::{Patience, QueueSettings};
 pub use rates::Rates;
 pub use router::Router;
 pub use scoring::{OverlapMeasure, PrefixHolder, Scorable, ScoredCounts, Scores, ScoringSettings};
-pub use settings::{CacheAwareSettings, MediumWeights, RingSettings, RoutingSettings};
+pub use settings::{CacheAwareSettings, DynamoSettings, MediumWeights, RingSettings, RoutingSettings};

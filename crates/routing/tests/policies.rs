@@ -213,7 +213,10 @@ fn twelve_disk_blocks_lose_to_ten_gpu_blocks() {
 
     // All weights 1.0 is no weighting.
     let plain = RoutingSettings { medium_weights: MediumWeights { gpu: 1.0, cpu: 1.0, disk: 1.0 }, ..weighted };
-    assert_eq!(stored(plain).goes_to(NOW, &ask(prompt.clone())), 1);
+    assert_eq!(stored(plain.clone()).goes_to(NOW, &ask(prompt.clone())), 1);
+    // A request's model may weigh tiers in its own way.
+    let overrides = Overrides { medium_weights: Some(MediumWeights::default()), ..Overrides::default() };
+    assert_eq!(stored(plain).goes_to(NOW, &Ask { overrides, ..ask(prompt.clone()) }), 2);
 }
 
 #[test]

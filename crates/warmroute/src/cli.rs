@@ -138,6 +138,15 @@ pub(crate) struct RoutingArgs {
     /// A worker whose KV cache is fuller than this share, 0.0 to 1.0, gets nothing [default: off].
     #[arg(long, value_name = "RATIO")]
     pub(crate) busy_threshold: Option<f64>,
+    /// What a cached block in GPU memory counts under kv_aware, 0.0 to 1.0 [default: 1.0].
+    #[arg(long, value_name = "WEIGHT")]
+    pub(crate) kv_medium_gpu_weight: Option<f64>,
+    /// The same of one in host memory [default: 0.3].
+    #[arg(long, value_name = "WEIGHT")]
+    pub(crate) kv_medium_cpu_weight: Option<f64>,
+    /// The same of one on disk or in remote storage [default: 0.05].
+    #[arg(long, value_name = "WEIGHT")]
+    pub(crate) kv_medium_disk_weight: Option<f64>,
     /// How long a request waits while no worker can be used; 0 = it is refused at once [default: 0].
     #[arg(long, value_name = "SECONDS")]
     pub(crate) engine_wait_timeout_secs: Option<u64>,

@@ -122,6 +122,9 @@ impl Set {
             self.one("routing.track_active_blocks", "false", "--no-track-active-blocks");
         }
         self.maybe("routing.busy_threshold", args.busy_threshold, "--busy-threshold");
+        self.maybe("routing.medium_weights.gpu", args.kv_medium_gpu_weight, "--kv-medium-gpu-weight");
+        self.maybe("routing.medium_weights.cpu", args.kv_medium_cpu_weight, "--kv-medium-cpu-weight");
+        self.maybe("routing.medium_weights.disk", args.kv_medium_disk_weight, "--kv-medium-disk-weight");
         self.maybe("queue.engine_wait_timeout_secs", args.engine_wait_timeout_secs, "--engine-wait-timeout-secs");
     }
 

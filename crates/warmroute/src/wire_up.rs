@@ -299,6 +299,8 @@ pub(crate) fn routing(settings: &Settings) -> RoutingSettings {
         speculative: routing.speculative,
         speculative_ttl: routing.speculative_ttl,
         prediction_ttl: settings.kv_events.prediction.ttl,
+        medium_weights: model_routing::medium_weights(routing.medium_weights),
+        dynamo: model_routing::dynamo(routing.dynamo),
         queue: QueueSettings {
             enabled: settings.queue.enabled,
             hold_above: settings.queue.hold_above,

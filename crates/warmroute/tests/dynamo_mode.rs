@@ -174,7 +174,7 @@ fn a_worker_above_the_busy_threshold_gets_nothing_until_it_has_room_again() {
 }
 
 #[test]
-#[contract("DY1", "DY2", "DY3", "DY5", "DY6", "DY7", "DY12")]
+#[contract("DY1", "DY2", "DY3", "DY5", "DY6", "DY7", "DY12", "V21")]
 fn every_setting_is_a_flag_a_key_and_a_variable() {
     for (flag, key, bad) in [
         ("--router-mode", "routing.policy", "best"),
@@ -184,6 +184,9 @@ fn every_setting_is_a_flag_a_key_and_a_variable() {
         ("--router-max-tree-size", "kv_events.prediction.max_blocks", "0"),
         ("--router-prune-target-ratio", "kv_events.prediction.prune_target_ratio", "1.1"),
         ("--busy-threshold", "routing.busy_threshold", "1.1"),
+        ("--kv-medium-gpu-weight", "routing.medium_weights.gpu", "1.1"),
+        ("--kv-medium-cpu-weight", "routing.medium_weights.cpu", "2"),
+        ("--kv-medium-disk-weight", "routing.medium_weights.disk", "nan"),
     ] {
         let serve = ["serve", "-w", "http://127.0.0.1:1", "--port", "0", "--admin-listen", "127.0.0.1:0"];
         let by_flag = Program::finish(&[&serve[..], &[flag, bad]].concat());

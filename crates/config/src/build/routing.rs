@@ -1,7 +1,7 @@
 //! Section `routing`.
 
 use super::DEFAULT_POLICY;
-use crate::{ModelRouting, Routing, check::map_path, checked::Checked, problem::Draft};
+use crate::{Dynamo, MediumWeights, ModelRouting, Routing, check::map_path, checked::Checked, problem::Draft};
 
 pub(super) fn routing(section: &Checked, problems: &mut Vec<Draft>) -> Routing {
     let models = section.key("models").entries();
@@ -12,6 +12,12 @@ pub(super) fn routing(section: &Checked, problems: &mut Vec<Draft>) -> Routing {
             problems.push(super::problem_at(draft, entry, section));
         }
     }
+    let (weights, dynamo) = (section.key("medium_weights"), section.key("dynamo"));
+    let medium_weights = MediumWeights {
+        gpu: weights.key("gpu").float(),
+        cpu: weights.key("cpu").float(),
+        disk: weights.key("disk").float(),
+    };
     Routing {
         policy: section.key("policy").word().unwrap_or(DEFAULT_POLICY),
         prefill_policy: section.key("prefill_policy").word(),
@@ -25,7 +31,13 @@ pub(super) fn routing(section: &Checked, problems: &mut Vec<Draft>) -> Routing {
         reservation_ttl: section.key("reservation_ttl").duration(),
         speculative: section.key("speculative").bool(),
         speculative_ttl: section.key("speculative_ttl").duration(),
-        models: models.iter().map(|(name, entry)| (name.clone(), model(entry))).collect(),
+        medium_weights,
+        dynamo: Dynamo {
+            active_request_weight: dynamo.key("active_request_weight").float(),
+            host_cache_hit_weight: dynamo.key("host_cache_hit_weight").float(),
+            disk_cache_hit_weight: dynamo.key("disk_cache_hit_weight").float(),
+        },
+        models: models.iter().map(|(name, entry)| (name.clone(), model(entry, medium_weights))).collect(),
     }
 }
 
@@ -49,7 +61,9 @@ fn is_pattern(name: &str) -> Result<(), &'static str> {
     }
 }
 
-fn model(section: &Checked) -> ModelRouting {
+fn model(section: &Checked, usual: MediumWeights) -> ModelRouting {
+    let own = section.key("medium_weights");
+    let [gpu, cpu, disk] = ["gpu", "cpu", "disk"].map(|tier| own.key(tier).float_if_set());
     ModelRouting {
         policy: section.key("policy").word(),
         prefill_policy: section.key("prefill_policy").word(),
@@ -57,5 +71,10 @@ fn model(section: &Checked) -> ModelRouting {
         overlap_weight: section.key("overlap_weight").float_if_set(),
         temperature: section.key("temperature").float_if_set(),
         busy_threshold: section.key("busy_threshold").float_if_set(),
+        medium_weights: gpu.or(cpu).or(disk).map(|_| MediumWeights {
+            gpu: gpu.unwrap_or(usual.gpu),
+            cpu: cpu.unwrap_or(usual.cpu),
+            disk: disk.unwrap_or(usual.disk),
+        }),
     }
 }

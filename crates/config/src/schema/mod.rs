@@ -114,6 +114,8 @@ impl Key {
     /// Whether every key below is for later too.
     pub(crate) fn is_later(&self) -> bool {
         match self.kind {
+            // One that has no keys is as finished as it will be.
+            Kind::Section([]) => self.built == Built::Later,
             Kind::Section(keys) => self.built == Built::Later || keys.iter().all(Self::is_later),
             _ => self.built == Built::Later,
         }

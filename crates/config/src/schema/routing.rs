@@ -1,8 +1,8 @@
-//! What single models may have otherwise than section `routing` says, and the kinds of value that both share.
+//! The settings of single policies and of single models, and the kinds of value that they share with section `routing`.
 
 use super::{
     Built, Choice, Key, Kind, Range, key,
-    kinds::RATIO,
+    kinds::{RATIO, section},
     word, word_later,
 };
 
@@ -17,6 +17,33 @@ pub(super) const MODEL_ROUTING: &[Key] = &[
     key("overlap_weight", OVERLAP_WEIGHT, "~", "Weight of cached prefixes; above 0 it has KV events followed."),
     key("temperature", TEMPERATURE, "~", "How evenly choices are spread."),
     key("busy_threshold", RATIO, "~", "KV cache use above which a worker gets none of its requests."),
+    section(
+        "medium_weights",
+        &[
+            key("gpu", RATIO, "~", "Weight of blocks in GPU memory."),
+            key("cpu", RATIO, "~", "Weight of blocks in host memory."),
+            key("disk", RATIO, "~", "Weight of blocks on disk or in remote storage."),
+        ],
+        "What a warm block counts under `kv_aware`, by where it is.",
+    ),
+];
+
+pub(super) const MEDIUM_WEIGHTS: &[Key] = &[
+    key("gpu", RATIO, "1.0", "Weight of blocks in GPU memory, or expected there (`--kv-medium-gpu-weight`)."),
+    key("cpu", RATIO, "0.3", "Weight of blocks in host memory (`--kv-medium-cpu-weight`)."),
+    key("disk", RATIO, "0.05", "Weight of blocks on disk or in remote storage (`--kv-medium-disk-weight`)."),
+];
+
+/// Dynamo has these as flags of later releases than the one whose cost is the default here.
+pub(super) const DYNAMO: &[Key] = &[
+    key(
+        "active_request_weight",
+        Kind::Float(Range { min: 0.0, max: 1e6, open: false }),
+        "0.0",
+        "Blocks that each request in flight on a worker adds to its cost.",
+    ),
+    key("host_cache_hit_weight", RATIO, "1.0", "Share of a token cached in host memory that need not be computed."),
+    key("disk_cache_hit_weight", RATIO, "1.0", "The same of one on disk or in remote storage."),
 ];
 
 pub(super) const POLICIES: &[Choice] = &[

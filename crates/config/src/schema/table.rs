@@ -9,7 +9,7 @@ use super::{
     prefixes::{KV_CACHE_INDEX, PREFIX_ROUTING},
     queue::QUEUE,
     response_cache::RESPONSE_CACHE,
-    routing::{MODEL_ROUTING, OVERLAP_WEIGHT, POLICIES, TEMPERATURE},
+    routing::{DYNAMO, MEDIUM_WEIGHTS, MODEL_ROUTING, OVERLAP_WEIGHT, POLICIES, TEMPERATURE},
     word, word_later,
 };
 
@@ -291,17 +291,9 @@ const ROUTING: &[Key] = &[
         ],
         "Session affinity.",
     ),
-    key("warm", Kind::Map(&Kind::Free), "{}", "Settings of the policy `warm`.").later(),
-    key("dynamo", Kind::Map(&Kind::Free), "{}", "Settings of the policy `dynamo_cost`.").later(),
-    section(
-        "medium_weights",
-        &[
-            key("gpu", RATIO, "1.0", "Weight of blocks in GPU memory.").later(),
-            key("cpu", RATIO, "0.3", "Weight of blocks in host memory.").later(),
-            key("disk", RATIO, "0.05", "Weight of blocks on disk.").later(),
-        ],
-        "What a warm block counts, by where it is.",
-    ),
+    section("warm", &[], "The policy `warm` learns what it needs: it has no settings."),
+    section("dynamo", DYNAMO, "What the policy `dynamo_cost` takes beside `overlap_weight` and `temperature`."),
+    section("medium_weights", MEDIUM_WEIGHTS, "What a warm block counts under `kv_aware`, by where it is."),
     key(
         "models",
         Kind::Map(&Kind::Section(MODEL_ROUTING)),

@@ -29,6 +29,10 @@ pub struct Routing {
     pub speculative: bool,
     /// How long they do, unconfirmed.
     pub speculative_ttl: Duration,
+    /// What a cached block is worth by where it sits.
+    pub medium_weights: MediumWeights,
+    /// Settings of `dynamo_cost`.
+    pub dynamo: Dynamo,
     /// What single models have otherwise, by name; a `*` at its end stands for anything.
     pub models: Vec<(String, ModelRouting)>,
 }
@@ -48,6 +52,30 @@ pub struct ModelRouting {
     pub temperature: Option<f64>,
     /// A worker whose KV cache is fuller than this share gets none of its requests.
     pub busy_threshold: Option<f64>,
+    /// What a cached block is worth by where it sits; what the entry leaves out is as for all models.
+    pub medium_weights: Option<MediumWeights>,
+}
+
+/// `routing.medium_weights`, each 0..1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MediumWeights {
+    /// In the accelerator's memory.
+    pub gpu: f64,
+    /// In host memory.
+    pub cpu: f64,
+    /// On disk, or in remote storage.
+    pub disk: f64,
+}
+
+/// `routing.dynamo`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Dynamo {
+    /// Blocks that each request in flight adds to a worker's cost.
+    pub active_request_weight: f64,
+    /// Share of a token cached in host memory that need not be computed.
+    pub host_cache_hit_weight: f64,
+    /// The same of one on disk or in remote storage.
+    pub disk_cache_hit_weight: f64,
 }
 
 /// Section `prefix_routing`: the ring.

@@ -225,6 +225,7 @@ fn with_job<T>(
             overlap_weight: overrides.overlap_weight.or(own.overlap_weight),
             temperature: overrides.temperature.or(own.temperature),
             priority: overrides.priority,
+            medium_weights: own.medium_weights,
         },
         stopwatch: &stopwatch,
     };

@@ -408,7 +408,7 @@ impl Rules {
             least_loaded: Default::default(),
             kv_aware: Default::default(),
             warm: Default::default(),
-            dynamo_cost: Default::default(),
+            dynamo_cost: dynamo_cost::DynamoCost::new(settings.dynamo),
             prefix_hash: prefix_hash::PrefixHash::new(settings.ring),
             rendezvous_hash: rendezvous_hash::RendezvousHash::new(settings.ring),
             consistent_hash: consistent_hash::ConsistentHash::new(settings.ring),

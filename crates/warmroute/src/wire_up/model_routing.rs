@@ -1,8 +1,8 @@
-//! `routing.models` as the request path reads it.
+//! Settings of single models and policies, as the decision reads them.
 
 use config::Routing;
 use gateway::{ModelRouting, ModelRules};
-use routing::Policy;
+use routing::{DynamoSettings, MediumWeights, Policy};
 
 pub(super) fn by_model(routing: &Routing) -> ModelRouting {
     ModelRouting::new(routing.models.iter().map(|(name, own)| {
@@ -13,6 +13,7 @@ pub(super) fn by_model(routing: &Routing) -> ModelRouting {
             overlap_weight: own.overlap_weight,
             temperature: own.temperature,
             busy_threshold: own.busy_threshold,
+            medium_weights: own.medium_weights.map(medium_weights),
         };
         (name.clone(), rules)
     }))
@@ -21,4 +22,16 @@ pub(super) fn by_model(routing: &Routing) -> ModelRouting {
 /// A policy by the configuration's word; a test reads every word that it takes.
 pub(super) fn policy(word: Option<&str>) -> Option<Policy> {
     word.and_then(|word| word.parse().ok())
+}
+
+pub(super) fn medium_weights(weights: config::MediumWeights) -> MediumWeights {
+    MediumWeights { gpu: weights.gpu, cpu: weights.cpu, disk: weights.disk }
+}
+
+pub(super) fn dynamo(settings: config::Dynamo) -> DynamoSettings {
+    DynamoSettings {
+        active_request_weight: settings.active_request_weight,
+        host_cache_hit_weight: settings.host_cache_hit_weight,
+        disk_cache_hit_weight: settings.disk_cache_hit_weight,
+    }
 }
