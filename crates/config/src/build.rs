@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     Admin, ChatTemplate, CircuitBreaker, DecisionLog, Decisions, HealthChecks, Level, Listen, LogFormat, Logging,
-    Metrics, Model, Models, Parity, PrefixRouting, Queue, Request, Retry, Server, Settings, Tokenizer,
+    Metrics, Model, Models, Parity, PrefixRouting, Queue, Replicas, Request, Retry, Server, Settings, Tokenizer,
     checked::{Checked, Value},
     places::Places,
     problem::Draft,
@@ -46,6 +46,7 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
         request: request(section("request")),
         retry: retry(section("retry")),
         circuit_breaker: circuit_breaker(section("circuit_breaker")),
+        replicas: Replicas { reset_states: section("replicas").key("reset_states").bool() },
         logging: logging(section("logging")),
         metrics: metrics(section("metrics")),
         decisions: decisions(section("decisions")),

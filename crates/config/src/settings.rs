@@ -9,6 +9,7 @@ mod kv;
 mod parity;
 mod queue;
 mod redis;
+mod replicas;
 mod routing;
 mod worker;
 
@@ -21,6 +22,7 @@ pub use kv::{
 pub use parity::Parity;
 pub use queue::Queue;
 pub use redis::Redis;
+pub use replicas::Replicas;
 pub use routing::{Dynamo, MediumWeights, ModelRouting, PrefixRouting, Routing};
 pub use worker::{CheckMethod, Engine, EventSource, HealthCheck, ReplayEndpoint, Worker, WorkerKvEvents};
 
@@ -59,6 +61,8 @@ pub struct Settings {
     pub retry: Retry,
     /// When a failing worker is left out.
     pub circuit_breaker: CircuitBreaker,
+    /// What several routers share.
+    pub replicas: Replicas,
     /// What is logged.
     pub logging: Logging,
     /// What is counted.

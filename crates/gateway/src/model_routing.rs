@@ -51,7 +51,7 @@ impl ModelRouting {
 
     /// The rules of a model that requests may name: by that name, else by the base model's.
     pub(crate) fn of(&self, model: &ModelView) -> &ModelRules {
-        let base = model.candidates.first().map_or(&model.id, |candidate| &candidate.namespace_model);
+        let base = model.candidates.first().map_or(&model.id, |first| &first.namespace_model);
         self.by_names(&model.id, base)
     }
 

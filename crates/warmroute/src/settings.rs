@@ -118,6 +118,17 @@ impl Set {
             args.router_prune_target_ratio,
             "--router-prune-target-ratio",
         );
+        if args.router_replica_sync {
+            self.one("replicas.load_sync", "true", "--router-replica-sync");
+        }
+        if args.router_reset_states {
+            self.one("replicas.reset_states", "true", "--router-reset-states");
+        }
+        self.maybe(
+            "replicas.nats.snapshot_threshold",
+            args.router_snapshot_threshold,
+            "--router-snapshot-threshold",
+        );
         if args.no_track_active_blocks {
             self.one("routing.track_active_blocks", "false", "--no-track-active-blocks");
         }

@@ -9,6 +9,7 @@ mod kv;
 mod page;
 mod prefixes;
 mod queue;
+mod replicas;
 mod response_cache;
 mod routing;
 mod table;

@@ -8,6 +8,7 @@ use super::{
     kv::{KV_EVENTS, WORKER_KV_EVENTS},
     prefixes::{KV_CACHE_INDEX, PREFIX_ROUTING},
     queue::QUEUE,
+    replicas::REPLICAS,
     response_cache::RESPONSE_CACHE,
     routing::{DYNAMO, MEDIUM_WEIGHTS, MODEL_ROUTING, OVERLAP_WEIGHT, POLICIES, TEMPERATURE},
     word, word_later,
@@ -40,6 +41,7 @@ pub(crate) const ROOT: &[Key] = &[
     section("request", REQUEST, "Time limits of one request."),
     section("retry", RETRY, "How often and how soon a request is sent again."),
     section("circuit_breaker", CIRCUIT_BREAKER, "When a failing worker is left out for a while."),
+    section("replicas", REPLICAS, "What several routers of one fleet share."),
     section("logging", LOGGING, "What is logged; the log goes to stderr."),
     section("metrics", METRICS, "What is counted."),
     section("decisions", DECISIONS, "What is kept of each decision."),
@@ -47,7 +49,7 @@ pub(crate) const ROOT: &[Key] = &[
 
 /// Sections that are known by name only: a file that sets one is told so.
 pub(crate) const LATER_SECTIONS: &[&str] =
-    &["discovery", "cache", "model_aggregation", "replicas", "tenants", "tracing", "compat"];
+    &["discovery", "cache", "model_aggregation", "tenants", "tracing", "compat"];
 
 /// Other names for top-level keys.
 pub(crate) const TOP_ALIASES: &[(&str, &[&str])] =
