@@ -1,5 +1,6 @@
 //! From the checked tree to [`Settings`]: what keys have to do with each other, and nothing else.
 
+mod content_routing;
 mod disaggregation;
 mod kv;
 mod redis;
@@ -28,7 +29,7 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
     parity_ratios_are_in_order(root, problems);
     kv::weights_make_one(root.key("kv_cache_index").key("scoring"), problems);
     let kv_cache_index = kv::kv_cache_index(root, &workers, problems);
-    let routing = routing::routing(root.key("routing"), problems);
+    let routing = routing::routing(root.key("routing"), &workers, problems);
     let section = |name: &str| root.key(name);
     Settings {
         server: server(section("server")),

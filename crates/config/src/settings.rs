@@ -4,6 +4,7 @@
 //!
 //! **Invariant**: a value of these types passed every check; nothing here needs to be checked again.
 
+mod content_routing;
 mod disaggregation;
 mod kv;
 mod parity;
@@ -15,6 +16,7 @@ mod worker;
 
 use std::{collections::BTreeMap, num::NonZeroU32, path::PathBuf, time::Duration};
 
+pub use content_routing::{SemanticCluster, SemanticClusters, SharedPrefixRouting};
 pub use disaggregation::{Connector, Disaggregation};
 pub use kv::{
     BlockHashKind, KvCacheIndex, KvEvents, Offloading, Prediction, PrefixEventSource, PrefixHashKind, Scoring,

@@ -342,9 +342,8 @@ fn single_models_route_otherwise_and_keep_what_they_do_not_set() {
 #[test]
 #[contract("DY2")]
 fn events_are_followed_as_soon_as_caches_count_for_one_model() {
-    let followed = |models: &str| {
-        settings(&format!("routing: {{overlap_weight: 0, models: {{{models}}}}}\n")).kv_events.enabled
-    };
+    let followed =
+        |models: &str| settings(&format!("routing: {{overlap_weight: 0, models: {{{models}}}}}\n")).kv_events.enabled;
     assert!(!followed(""));
     assert!(!followed("a: {policy: kv_aware}, b: {overlap_weight: 0.0}"));
     assert!(followed("a: {overlap_weight: 0.0}, b: {overlap_weight: 0.1}"));
@@ -377,4 +376,22 @@ fn dynamo_cost_has_settings_of_its_own_and_warm_has_none() {
     let told: Vec<_> = problems.iter().map(|p| (p.path.as_str(), p.expected.as_deref().unwrap_or_default())).collect();
     assert_eq!(told[0], ("routing.warm.spread", "no key here"));
     assert!(told[1].1.starts_with("one of active_request_weight"), "{told:?}");
+}
+
+#[test]
+#[contract("V44")]
+fn clusters_and_the_memory_of_beginnings_are_off_until_enabled_and_then_as_documented() {
+    let off = settings("").routing;
+    assert_eq!((off.semantic_clusters, off.shared_prefix_routing), (None, None));
+    let text = "workers: [a=http://h:1, b=http://h:2]\nrouting:\n  shared_prefix_routing: {enabled: true}\n  semantic_clusters:\n    \
+                enabled: true\n    embedding_model: bge\n    clusters: [{name: coding, examples: [sort a list], workers: [b]}]\n";
+    let on = settings(text).routing;
+    let prefixes = on.shared_prefix_routing.expect("enabled");
+    assert_eq!((prefixes.prefix_chars, prefixes.ttl, prefixes.write_probability), (256, Duration::from_secs(300), 0.1));
+    let clusters = on.semantic_clusters.expect("enabled");
+    assert_eq!((clusters.threshold, clusters.timeout), (0.7, Duration::from_millis(500)));
+    assert_eq!(
+        (clusters.clusters[0].name.as_str(), clusters.clusters[0].workers.as_slice()),
+        ("coding", &["b".to_owned()][..])
+    );
 }

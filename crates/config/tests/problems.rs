@@ -116,7 +116,11 @@ fn settings_of_single_models_are_checked_like_those_of_all() {
     for (text, path, expected) in [
         ("routing: {models: {m: {polcy: warm}}}", "routing.models.m.polcy", "one of policy, prefill_policy"),
         ("routing: {models: {m: {policy: best}}}", "routing.models.m.policy", "one of warm, kv_aware"),
-        ("routing: {models: {a.b*: {overlap_weight: 101}}}", "routing.models[\"a.b*\"].overlap_weight", "a number from 0"),
+        (
+            "routing: {models: {a.b*: {overlap_weight: 101}}}",
+            "routing.models[\"a.b*\"].overlap_weight",
+            "a number from 0",
+        ),
         ("routing: {models: {m: {temperature: -1}}}", "routing.models.m.temperature", "a number from 0 to 10"),
         ("routing: {models: {m: {busy_threshold: 2}}}", "routing.models.m.busy_threshold", "a number from 0 to 1"),
         ("routing: {models: {m: warm}}", "routing.models.m", "a mapping with policy"),
@@ -131,6 +135,30 @@ fn settings_of_single_models_are_checked_like_those_of_all() {
         assert_eq!(problem.line, Some(1), "{text}");
     }
     assert_eq!(problem("routing: {models: {m: {polcy: warm}}}").nearest.as_deref(), Some("policy"));
+}
+
+#[test]
+#[contract("V44")]
+fn clusters_that_could_not_work_are_refused() {
+    let one = "workers: [alpha=http://h:1]\nrouting:\n  semantic_clusters:\n    enabled: true\n";
+    let problems = load_all(one, &[], &[]).unwrap_err();
+    let paths: Vec<_> = problems.iter().map(|problem| problem.path.as_str()).collect();
+    assert_eq!(paths, ["routing.semantic_clusters.embedding_model", "routing.semantic_clusters.clusters"]);
+    let cluster = |entry: &str| format!("{one}    embedding_model: e\n    clusters: [{{{entry}}}]\n");
+    let path = "routing.semantic_clusters.clusters[0].";
+    for (entry, key, message) in [
+        ("examples: [x], workers: [alpha]", "name", "missing"),
+        ("name: c, workers: [alpha]", "examples", "missing"),
+        ("name: c, examples: [x]", "workers", "missing"),
+        ("name: c, examples: [x], workers: [alpah]", "workers[0]", "no worker is called `alpah`"),
+        ("name: c, example: [x], workers: [alpha]", "example", "unknown key"),
+    ] {
+        let problems = load_all(&cluster(entry), &[], &[]).unwrap_err();
+        let found = problems.iter().find(|problem| problem.path == format!("{path}{key}"));
+        assert_eq!(found.map(|problem| problem.message.as_str()), Some(message), "{entry}: {problems:?}");
+    }
+    let twice = cluster("name: c, examples: [x], workers: [alpha]}, {name: c, examples: [y], workers: [alpha]");
+    assert_eq!(load_all(&twice, &[], &[]).unwrap_err()[0].message, "a second cluster `c`");
 }
 
 #[test]

@@ -28,12 +28,13 @@ use crate::{
     keys::Keys,
     load_telemetry::LoadCollector,
     lobby::{Lobby, Waiting},
-    metrics::Metrics,
+    metrics::{ClusterResults, Metrics},
     model_routing::ModelRouting,
     prefix_telemetry::PrefixCollector,
-    request::{Disaggregation, Identify, Prefills, StreamLimits},
+    request::{ClusterSettings, Clusters, Disaggregation, Identify, Prefills, StreamLimits},
     reservations::Reservations,
     retry::{RetryBudget, RetryPermit, RetryRules},
+    shared_prefixes::{SharedPrefixSettings, SharedPrefixes},
     upstream::Pools,
 };
 
@@ -87,6 +88,10 @@ pub struct Rules {
     pub disaggregation: Disaggregation,
     /// How requests wait.
     pub waiting: Waiting,
+    /// Workers for prompts that mean alike, if any.
+    pub clusters: Option<ClusterSettings>,
+    /// How who served which beginning is remembered, if at all.
+    pub shared_prefixes: Option<SharedPrefixSettings>,
 }
 
 /// Everything [`Gateway::new`] needs.
@@ -138,6 +143,8 @@ pub struct Gateway {
     pub(crate) cut: CutSwitch,
     pub(crate) reservations: Reservations,
     pub(crate) prefill: Prefills,
+    pub(crate) clusters: Option<Clusters>,
+    pub(crate) shared_prefixes: Option<SharedPrefixes>,
     /// Requests whose account is open.
     pub(crate) running: AtomicU64,
     budget: RetryBudget,
@@ -177,7 +184,13 @@ impl Gateway {
             pools.clone(),
             rules.connect_timeout,
         );
+        let clusters = rules.clusters.map(|settings| {
+            let results = ClusterResults::registered(registry);
+            Clusters::new(settings, Arc::clone(&fleet), pools.clone(), clock, rules.connect_timeout, results)
+        });
         Self {
+            clusters,
+            shared_prefixes: rules.shared_prefixes.map(SharedPrefixes::new),
             judge: Judge::new(parity, Arc::clone(&fleet), clock),
             fleet,
             desk: Arc::new(Desk::new(Arc::clone(&router), clock)),

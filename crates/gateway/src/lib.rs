@@ -27,6 +27,7 @@ mod request;
 mod reservations;
 mod retry;
 mod routes;
+mod shared_prefixes;
 mod upstream;
 
 pub use decision_log::{DecisionLog, DecisionLogSettings};
@@ -35,6 +36,7 @@ pub use keys::Keys;
 pub use listener::{Drained, Phase, serve};
 pub use lobby::Waiting;
 pub use model_routing::{ModelRouting, ModelRules};
-pub use request::{Connector, Disaggregation};
+pub use request::{Cluster, ClusterSettings, Connector, Disaggregation};
 pub use retry::RetryRules;
 pub use routes::{Body, Endpoint, ROUTES, Route, Scope};
+pub use shared_prefixes::SharedPrefixSettings;

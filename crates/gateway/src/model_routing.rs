@@ -57,9 +57,8 @@ impl ModelRouting {
 
     fn by_names(&self, id: &Arc<str>, base: &Arc<str>) -> &ModelRules {
         let whole = || self.named.get(&**id).or_else(|| self.named.get(&**base));
-        let begins = |(beginning, _): &&(Box<str>, ModelRules)| {
-            id.starts_with(&**beginning) || base.starts_with(&**beginning)
-        };
+        let begins =
+            |(beginning, _): &&(Box<str>, ModelRules)| id.starts_with(&**beginning) || base.starts_with(&**beginning);
         let by_beginning = || self.beginnings.iter().find(begins).map(|(_, rules)| rules);
         whole().or_else(by_beginning).unwrap_or(&self.usual)
     }

@@ -201,6 +201,8 @@ pub enum ExcludeReason {
     NotPinned,
     /// The prompt does not fit.
     ContextTooLong,
+    /// Not of the cluster that the prompt belongs to.
+    OtherCluster,
 }
 
 impl ExcludeReason {
@@ -219,6 +221,7 @@ impl ExcludeReason {
             Self::FailedBefore => "failed_before",
             Self::NotPinned => "not_pinned",
             Self::ContextTooLong => "context_too_long",
+            Self::OtherCluster => "other_cluster",
         }
     }
 }

@@ -7,7 +7,9 @@ use std::collections::HashMap;
 use contract_id::contract;
 use fleet::{Ask, BLOCK, Fleet, ask, target, tokens};
 use kv_blocks::{Moment, Tier, WorkerId};
-use routing::{CostUnit, Decision, DynamoSettings, Overrides, Pin, Plan, Policy, ReservationId, RoutingSettings, Scored};
+use routing::{
+    CostUnit, Decision, DynamoSettings, Overrides, Pin, Plan, Policy, ReservationId, RoutingSettings, Scored,
+};
 
 const NOW: Moment = Moment::START;
 

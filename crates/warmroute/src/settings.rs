@@ -124,11 +124,7 @@ impl Set {
         if args.router_reset_states {
             self.one("replicas.reset_states", "true", "--router-reset-states");
         }
-        self.maybe(
-            "replicas.nats.snapshot_threshold",
-            args.router_snapshot_threshold,
-            "--router-snapshot-threshold",
-        );
+        self.maybe("replicas.nats.snapshot_threshold", args.router_snapshot_threshold, "--router-snapshot-threshold");
         if args.no_track_active_blocks {
             self.one("routing.track_active_blocks", "false", "--no-track-active-blocks");
         }

@@ -1,5 +1,6 @@
 //! Builds the router out of its parts. Nothing is decided here: parts are made, handed to each other, and started.
 
+mod content_routing;
 mod model_routing;
 
 use std::{
@@ -145,7 +146,11 @@ fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener)
         &mut registry,
     )?);
     let log = settings.decisions.log.map(|log| {
-        let settings = DecisionLogSettings { path: log.path, interval: log.interval, chains: log.chains };
+        let settings = DecisionLogSettings {
+            path: log.path,
+            interval: log.interval,
+            chains: log.chains,
+        };
         DecisionLog::new(settings, &mut registry)
     });
     let gateway = Arc::new(Gateway::new(
@@ -374,6 +379,8 @@ fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
         reservation_ttl: settings.routing.reservation_ttl,
         max_prefix_bytes: settings.prefix_routing.max_prefix_length,
         disaggregation: disaggregation(settings),
+        clusters: settings.routing.semantic_clusters.as_ref().map(content_routing::clusters),
+        shared_prefixes: settings.routing.shared_prefix_routing.map(content_routing::shared_prefixes),
         waiting: Waiting {
             busy: settings.queue.enabled.then_some(settings.queue.wait),
             nobody: settings.queue.engine_wait_timeout,

@@ -153,7 +153,9 @@ fn what_replicas_share_is_off_and_refused_as_far_as_it_is_not_built() {
     // A router by itself keeps nothing over a restart, so a fresh start is what it does anyway, and it says so.
     let flags = ["--router-reset-states", "--router-snapshot-threshold", "1000000"];
     let fresh = Program::serve(&[engine.url()], &flags).ready(1);
-    eventually("the warning", || fresh.stderr().lines().any(|line| line.contains("--router-reset-states")).then_some(()));
+    eventually("the warning", || {
+        fresh.stderr().lines().any(|line| line.contains("--router-reset-states")).then_some(())
+    });
     let shown = |router: &Program| RawClient::get(&router.admin(), "/admin/config").json()["replicas"].clone();
     assert_eq!(shown(&fresh)["reset_states"], json!(true));
     let usual = shown(&Program::serve(&[engine.url()], &[]).ready(1));

@@ -3,7 +3,7 @@
 mod harness;
 
 use contract_id::contract;
-use harness::{RawClient, Routed, Router, chat, eventually, says};
+use harness::{RawClient, Routed, chat, eventually, says};
 use serde_json::{Value, json};
 
 /// `sim` goes by how it begins, its adapter `sql` by its own name.

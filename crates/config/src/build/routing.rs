@@ -1,9 +1,12 @@
 //! Section `routing`.
 
-use super::DEFAULT_POLICY;
-use crate::{Dynamo, MediumWeights, ModelRouting, Routing, check::map_path, checked::Checked, problem::Draft};
+use super::{
+    DEFAULT_POLICY,
+    content_routing::{semantic_clusters, shared_prefix_routing},
+};
+use crate::{Dynamo, MediumWeights, ModelRouting, Routing, Worker, check::map_path, checked::Checked, problem::Draft};
 
-pub(super) fn routing(section: &Checked, problems: &mut Vec<Draft>) -> Routing {
+pub(super) fn routing(section: &Checked, workers: &[Worker], problems: &mut Vec<Draft>) -> Routing {
     let models = section.key("models").entries();
     for (name, entry) in models {
         if let Err(message) = is_pattern(name) {
@@ -37,6 +40,8 @@ pub(super) fn routing(section: &Checked, problems: &mut Vec<Draft>) -> Routing {
             host_cache_hit_weight: dynamo.key("host_cache_hit_weight").float(),
             disk_cache_hit_weight: dynamo.key("disk_cache_hit_weight").float(),
         },
+        semantic_clusters: semantic_clusters(section.key("semantic_clusters"), workers, problems),
+        shared_prefix_routing: shared_prefix_routing(section.key("shared_prefix_routing")),
         models: models.iter().map(|(name, entry)| (name.clone(), model(entry, medium_weights))).collect(),
     }
 }

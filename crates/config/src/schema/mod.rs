@@ -3,6 +3,7 @@
 //! Checking, defaults, the JSON schema and the reference page all read this one table; nothing else knows a key's name
 //! except the code that puts its value into [`crate::Settings`].
 
+mod content_routing;
 mod json;
 mod kinds;
 mod kv;

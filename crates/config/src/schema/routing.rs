@@ -13,7 +13,12 @@ pub(super) const TEMPERATURE: Kind = Kind::Float(Range { min: 0.0, max: 10.0, op
 pub(super) const MODEL_ROUTING: &[Key] = &[
     key("policy", Kind::Word(POLICIES), "~", "Policy; where the two below are unset it counts for them too."),
     key("prefill_policy", Kind::Word(POLICIES), "~", "Policy among prefill workers."),
-    key("decode_policy", Kind::Word(POLICIES), "~", "Policy among the workers that generate, where prefill is split off."),
+    key(
+        "decode_policy",
+        Kind::Word(POLICIES),
+        "~",
+        "Policy among the workers that generate, where prefill is split off.",
+    ),
     key("overlap_weight", OVERLAP_WEIGHT, "~", "Weight of cached prefixes; above 0 it has KV events followed."),
     key("temperature", TEMPERATURE, "~", "How evenly choices are spread."),
     key("busy_threshold", RATIO, "~", "KV cache use above which a worker gets none of its requests."),

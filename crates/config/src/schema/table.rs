@@ -1,7 +1,9 @@
 //! The table itself. Read it top-down: the sections first, their keys below.
 
 use super::{
-    Built, Choice, Key, Kind, Range, key,
+    Built, Choice, Key, Kind, Range,
+    content_routing::{SEMANTIC_CLUSTERS, SHARED_PREFIX_ROUTING},
+    key,
     kinds::{
         ANY_INT, ANY_PORT, AUTO, BLOCK_SIZE, COUNT, PAUSE, PORT, RATIO, SECONDS, SECONDS_OR_ZERO, STATUS, section, size,
     },
@@ -48,8 +50,7 @@ pub(crate) const ROOT: &[Key] = &[
 ];
 
 /// Sections that are known by name only: a file that sets one is told so.
-pub(crate) const LATER_SECTIONS: &[&str] =
-    &["discovery", "cache", "model_aggregation", "tenants", "tracing", "compat"];
+pub(crate) const LATER_SECTIONS: &[&str] = &["discovery", "cache", "model_aggregation", "tenants", "tracing", "compat"];
 
 /// Other names for top-level keys.
 pub(crate) const TOP_ALIASES: &[(&str, &[&str])] =
@@ -250,12 +251,7 @@ const ROUTING: &[Key] = &[
         "1.0",
         "Weight of cached prefixes. At 0 caches do not count and no KV events are followed (as `kv_events.enabled: false`).",
     ),
-    key(
-        "temperature",
-        TEMPERATURE,
-        "0.0",
-        "0 = always the best worker; above, how evenly choices are spread.",
-    ),
+    key("temperature", TEMPERATURE, "0.0", "0 = always the best worker; above, how evenly choices are spread."),
     key(
         "busy_threshold",
         RATIO,
@@ -296,6 +292,8 @@ const ROUTING: &[Key] = &[
     section("warm", &[], "The policy `warm` learns what it needs: it has no settings."),
     section("dynamo", DYNAMO, "What the policy `dynamo_cost` takes beside `overlap_weight` and `temperature`."),
     section("medium_weights", MEDIUM_WEIGHTS, "What a warm block counts under `kv_aware`, by where it is."),
+    section("semantic_clusters", SEMANTIC_CLUSTERS, "Workers for prompts that mean alike."),
+    section("shared_prefix_routing", SHARED_PREFIX_ROUTING, "A memory of who served prompts that begin alike."),
     key(
         "models",
         Kind::Map(&Kind::Section(MODEL_ROUTING)),

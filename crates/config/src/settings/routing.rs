@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::{SemanticClusters, SharedPrefixRouting};
+
 /// Section `routing`.
 #[derive(Clone, Debug)]
 pub struct Routing {
@@ -33,6 +35,10 @@ pub struct Routing {
     pub medium_weights: MediumWeights,
     /// Settings of `dynamo_cost`.
     pub dynamo: Dynamo,
+    /// Workers for prompts that mean alike; `None` = off.
+    pub semantic_clusters: Option<SemanticClusters>,
+    /// A memory of who served prompts that begin alike; `None` = off.
+    pub shared_prefix_routing: Option<SharedPrefixRouting>,
     /// What single models have otherwise, by name; a `*` at its end stands for anything.
     pub models: Vec<(String, ModelRouting)>,
 }

@@ -10,7 +10,14 @@ use routing::{
     PrefillLeg, PrefillPool, Refusal, Stopwatch,
 };
 
-use super::{accept, affinity::Ties, dispatch, identify::Identified, prefill::{Handover, Policies}};
+use super::{
+    accept,
+    affinity::Ties,
+    clusters::Membership,
+    dispatch,
+    identify::Identified,
+    prefill::{Handover, Policies},
+};
 use crate::{
     Gateway,
     desk::{Decided, Waiter},
@@ -200,6 +207,10 @@ fn with_job<T>(
         pin = pin.filter(|pin| !prefill.iter().any(|candidate| pin.allows(candidate.target)));
         prefill.clear();
     }
+    if let Some(cluster) = ties.cluster.as_ref().filter(|_| pin.is_none()) {
+        keep_together(cluster, &mut candidates, &mut excluded);
+        keep_together(cluster, &mut prefill, &mut not_prefill);
+    }
     let pool = split.map(|rules| PrefillPool {
         candidates: &prefill,
         excluded: &not_prefill,
@@ -230,6 +241,21 @@ fn with_job<T>(
         stopwatch: &stopwatch,
     };
     act(gateway.clock.now(), &job)
+}
+
+/// Leaves out who is not of the cluster, unless nobody of it is there.
+fn keep_together(cluster: &Membership, candidates: &mut Vec<Candidate>, excluded: &mut Vec<Excluded>) {
+    if !candidates.iter().any(|candidate| cluster.has(&candidate.name)) {
+        return;
+    }
+    candidates.retain(|candidate| {
+        let stays = cluster.has(&candidate.name);
+        if !stays {
+            let name = Arc::clone(&candidate.name);
+            excluded.push(Excluded { target: candidate.target, name, reason: ExcludeReason::OtherCluster });
+        }
+        stays
+    });
 }
 
 fn unusable(unusable: &Unusable) -> Excluded {
