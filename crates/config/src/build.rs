@@ -311,5 +311,6 @@ fn decision_log(section: &Checked) -> Option<DecisionLog> {
         path: section.key("path").text()?.into(),
         interval: section.key("interval").duration(),
         chains: section.key("chains").bool(),
+        include_request_text: section.key("include_request_text").bool(),
     })
 }

@@ -334,4 +334,6 @@ pub struct DecisionLog {
     pub interval: Duration,
     /// Whether lines have the hashes of the prompts' blocks.
     pub chains: bool,
+    /// Whether they have the prompts' text.
+    pub include_request_text: bool,
 }

@@ -52,7 +52,7 @@ fn the_decision_log_is_off_until_it_has_a_path_and_goes_by_either_name() {
     let usual = settings("decision_log: {path: /tmp/d.jsonl, include_request_text: false}\n").decisions.log;
     let usual = usual.expect("a log");
     assert_eq!((usual.path.to_str(), usual.interval), (Some("/tmp/d.jsonl"), Duration::from_secs(10)));
-    assert!(!usual.chains);
+    assert!(!usual.chains && !usual.include_request_text);
     let chains = settings("decisions: {log: {path: d, interval: 1s, chains: true}}\n").decisions.log.expect("a log");
     assert!(chains.chains && chains.interval == Duration::from_secs(1));
 }

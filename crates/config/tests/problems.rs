@@ -170,7 +170,7 @@ fn a_section_of_a_later_version_is_no_unknown_key() {
         assert_eq!(problem.nearest, None);
     }
     assert_eq!(problem("api_keys: [a]\n").message, "section `api_keys` is not built yet in this version");
-    assert_eq!(problem("decision_log: {include_request_text: true}\n").path, "decisions.log.include_request_text");
+    assert_eq!(problem("decision_log: {include_request_text: maybe}\n").path, "decisions.log.include_request_text");
 }
 
 #[test]

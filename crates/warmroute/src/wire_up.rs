@@ -150,6 +150,7 @@ fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener)
             path: log.path,
             interval: log.interval,
             chains: log.chains,
+            include_request_text: log.include_request_text,
         };
         DecisionLog::new(settings, &mut registry)
     });

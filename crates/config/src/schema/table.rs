@@ -426,7 +426,7 @@ const DECISIONS: &[Key] = &[
             ),
             key("interval", PAUSE, "10s", "Time between writes, less where much is waiting."),
             key("chains", Kind::Bool, "false", "Write the hashes of the prompt's blocks too, which `replay` needs."),
-            key("include_request_text", Kind::Bool, "false", "Write prompt text too.").later(),
+            key("include_request_text", Kind::Bool, "false", "Write the prompt's text too, as `request_text`."),
         ],
         "The decision log (alias: top-level `decision_log`).",
     ),

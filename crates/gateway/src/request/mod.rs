@@ -165,6 +165,7 @@ async fn generate(gateway: &Arc<Gateway>, mut call: Call, dialect: Dialect, mut 
     settle.about(About { cluster: note, ..about(&view, &model, call.overrides.priority, &prompt) });
     settle.looked_up(LookedUp::of(dialect, &view, &prompt));
     settle.prompt(prompt.blocks.as_ref());
+    settle.text(&view);
     gateway.metrics.identified(prompt.source.as_str());
     let policies = Policies::of(gateway, &call.overrides, &model);
     let ties = affinity::of(gateway, policies, &call.headers, call.body.bytes(), &view).await;
