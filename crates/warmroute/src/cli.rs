@@ -93,6 +93,8 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) routing: RoutingArgs,
     #[command(flatten)]
+    pub(crate) replicas: ReplicaArgs,
+    #[command(flatten)]
     pub(crate) logging: LoggingArgs,
 }
 
@@ -132,16 +134,6 @@ pub(crate) struct RoutingArgs {
     /// Share of them that stays when there are more [default: 0.8].
     #[arg(long, value_name = "RATIO")]
     pub(crate) router_prune_target_ratio: Option<f64>,
-    /// Tell the other routers of the fleet which requests run where (not built yet).
-    #[arg(long)]
-    pub(crate) router_replica_sync: bool,
-    /// Start without what earlier runs left in the routers' stream and snapshot.
-    #[arg(long)]
-    pub(crate) router_reset_states: bool,
-    /// Messages in the routers' stream at which a snapshot takes their place (others than the default are not built yet)
-    /// [default: 1000000].
-    #[arg(long, value_name = "MESSAGES")]
-    pub(crate) router_snapshot_threshold: Option<u64>,
     /// Do not count blocks of running requests.
     #[arg(long)]
     pub(crate) no_track_active_blocks: bool,
@@ -160,6 +152,21 @@ pub(crate) struct RoutingArgs {
     /// How long a request waits while no worker can be used; 0 = it is refused at once [default: 0].
     #[arg(long, value_name = "SECONDS")]
     pub(crate) engine_wait_timeout_secs: Option<u64>,
+}
+
+/// Flags of what routers of one fleet share.
+#[derive(Args, Debug)]
+pub(crate) struct ReplicaArgs {
+    /// Tell the other routers of the fleet which requests run where (not built yet).
+    #[arg(long)]
+    pub(crate) router_replica_sync: bool,
+    /// Start without what earlier runs left in the routers' stream and snapshot.
+    #[arg(long)]
+    pub(crate) router_reset_states: bool,
+    /// Messages in the routers' stream at which a snapshot takes their place (others than the default are not built yet)
+    /// [default: 1000000].
+    #[arg(long, value_name = "MESSAGES")]
+    pub(crate) router_snapshot_threshold: Option<u64>,
 }
 
 /// Flags of the log.

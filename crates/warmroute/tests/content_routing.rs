@@ -155,7 +155,7 @@ fn who_served_a_beginning_is_preferred_while_nobody_is_known_to_hold_it() {
         let other_end = format!("{}{}", &prompt[..300], words("other", 40));
         for text in [&prompt, &other_end] {
             let (told, names) = remembered(&routed, text, policy);
-            assert_eq!(names, [first.worker.clone()], "{policy}");
+            assert_eq!(names, std::slice::from_ref(&first.worker), "{policy}");
             assert_eq!(told["winner"]["worker"].as_str(), Some(first.worker.as_str()), "{policy}");
         }
         assert!(remembered(&routed, &words("another", 120), policy).1.is_empty());
