@@ -1,8 +1,10 @@
 //! From the checked tree to [`Settings`]: what keys have to do with each other, and nothing else.
 
+mod content_routing;
 mod disaggregation;
 mod kv;
 mod redis;
+mod routing;
 mod worker_events;
 mod workers;
 
@@ -10,7 +12,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     Admin, ChatTemplate, CircuitBreaker, DecisionLog, Decisions, HealthChecks, Level, Listen, LogFormat, Logging,
-    Metrics, Model, Models, Parity, PrefixRouting, Queue, Request, Retry, Routing, Server, Settings, Tokenizer,
+    Metrics, Model, Models, Parity, PrefixRouting, Queue, Replicas, Request, Retry, Server, Settings, Tokenizer,
     checked::{Checked, Value},
     places::Places,
     problem::Draft,
@@ -27,13 +29,14 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
     parity_ratios_are_in_order(root, problems);
     kv::weights_make_one(root.key("kv_cache_index").key("scoring"), problems);
     let kv_cache_index = kv::kv_cache_index(root, &workers, problems);
+    let routing = routing::routing(root.key("routing"), &workers, problems);
     let section = |name: &str| root.key(name);
     Settings {
         server: server(section("server")),
         admin: admin(section("admin")),
         workers,
         models: models(section("models")),
-        routing: routing(section("routing")),
+        routing,
         disaggregation: disaggregation::disaggregation(section("disaggregation")),
         prefix_routing: prefix_routing(section("prefix_routing")),
         kv_events: kv::kv_events(section("kv_events")),
@@ -44,6 +47,7 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
         request: request(section("request")),
         retry: retry(section("retry")),
         circuit_breaker: circuit_breaker(section("circuit_breaker")),
+        replicas: Replicas { reset_states: section("replicas").key("reset_states").bool() },
         logging: logging(section("logging")),
         metrics: metrics(section("metrics")),
         decisions: decisions(section("decisions")),
@@ -65,7 +69,7 @@ fn resolve(root: &mut Checked) {
         *policy = Value::Word(if by_prefix { "continuum" } else { DEFAULT_POLICY });
     }
     // Where caches do not count, nobody needs to know what is in them.
-    if root.key("routing").key("overlap_weight").float() == 0.0 {
+    if !routing::caches_count(root.key("routing")) {
         root.key_mut("kv_events").key_mut("enabled").value = Value::Bool(false);
     }
     let request = root.key("request");
@@ -191,23 +195,6 @@ fn models(section: &Checked) -> Models {
     }
 }
 
-fn routing(section: &Checked) -> Routing {
-    Routing {
-        policy: section.key("policy").word().unwrap_or(DEFAULT_POLICY),
-        prefill_policy: section.key("prefill_policy").word(),
-        decode_policy: section.key("decode_policy").word(),
-        hash_seed_of_rings: section.key("hash_seed_of_rings").int(),
-        overlap_weight: section.key("overlap_weight").float(),
-        temperature: section.key("temperature").float(),
-        busy_threshold: section.key("busy_threshold").float_if_set(),
-        track_active_blocks: section.key("track_active_blocks").bool(),
-        tokenize_budget: section.key("tokenize_budget").duration(),
-        reservation_ttl: section.key("reservation_ttl").duration(),
-        speculative: section.key("speculative").bool(),
-        speculative_ttl: section.key("speculative_ttl").duration(),
-    }
-}
-
 fn prefix_routing(section: &Checked) -> PrefixRouting {
     PrefixRouting {
         enabled: section.key("enabled").bool(),
@@ -324,5 +311,6 @@ fn decision_log(section: &Checked) -> Option<DecisionLog> {
         path: section.key("path").text()?.into(),
         interval: section.key("interval").duration(),
         chains: section.key("chains").bool(),
+        include_request_text: section.key("include_request_text").bool(),
     })
 }

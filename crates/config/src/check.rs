@@ -227,7 +227,7 @@ fn join(path: &str, key: &str) -> String {
 }
 
 /// A name of the user's choice may hold dots, so it is quoted where it does.
-fn map_path(path: &str, name: &str) -> String {
+pub(crate) fn map_path(path: &str, name: &str) -> String {
     if name.contains(['.', '[', ']']) {
         format!("{path}[{:?}]", crate::tree::shown_text(name))
     } else {

@@ -4,16 +4,19 @@
 //!
 //! **Invariant**: a value of these types passed every check; nothing here needs to be checked again.
 
+mod content_routing;
 mod disaggregation;
 mod kv;
 mod parity;
 mod queue;
 mod redis;
+mod replicas;
 mod routing;
 mod worker;
 
 use std::{collections::BTreeMap, num::NonZeroU32, path::PathBuf, time::Duration};
 
+pub use content_routing::{SemanticCluster, SemanticClusters, SharedPrefixRouting};
 pub use disaggregation::{Connector, Disaggregation};
 pub use kv::{
     BlockHashKind, KvCacheIndex, KvEvents, Offloading, Prediction, PrefixEventSource, PrefixHashKind, Scoring,
@@ -21,7 +24,8 @@ pub use kv::{
 pub use parity::Parity;
 pub use queue::Queue;
 pub use redis::Redis;
-pub use routing::{PrefixRouting, Routing};
+pub use replicas::Replicas;
+pub use routing::{Dynamo, MediumWeights, ModelRouting, PrefixRouting, Routing};
 pub use worker::{CheckMethod, Engine, EventSource, HealthCheck, ReplayEndpoint, Worker, WorkerKvEvents};
 
 use crate::{Listen, Problem, places::Places};
@@ -59,6 +63,8 @@ pub struct Settings {
     pub retry: Retry,
     /// When a failing worker is left out.
     pub circuit_breaker: CircuitBreaker,
+    /// What several routers share.
+    pub replicas: Replicas,
     /// What is logged.
     pub logging: Logging,
     /// What is counted.
@@ -328,4 +334,6 @@ pub struct DecisionLog {
     pub interval: Duration,
     /// Whether lines have the hashes of the prompts' blocks.
     pub chains: bool,
+    /// Whether they have the prompts' text.
+    pub include_request_text: bool,
 }

@@ -178,6 +178,60 @@ fn medium_weights_and_the_wait_for_an_engine_have_keys_of_ours() {
 }
 
 #[test]
+fn where_it_listens_how_it_tries_again_and_how_it_checks_workers_have_keys_of_ours() {
+    let text = converted(&format!(
+        "{ONE_WORKER}host: 127.0.0.1\nport: 3001\nretry: {{max_retries: 5, initial_backoff_ms: 50, max_backoff_ms: 30000, \
+         backoff_multiplier: 1.5}}\nhealth_check: {{check_interval_secs: 60, timeout_secs: 5, failure_threshold: 3, \
+         success_threshold: 2, endpoint: /health}}\n"
+    ));
+    assert_eq!(without_counterpart(&text), ["retry.backoff_multiplier"]);
+    let ours = settings(&text);
+    assert_eq!(ours.server.listen.to_string(), "127.0.0.1:3001");
+    // What is called retries there is sends.
+    assert_eq!((ours.retry.max_attempts.get(), ours.request.max_retries), (5, 4));
+    assert_eq!((ours.retry.base_delay, ours.retry.max_delay), (Duration::from_millis(50), Duration::from_secs(30)));
+    let checks = &ours.health_checks;
+    assert_eq!((checks.interval, checks.timeout), (Duration::from_secs(60), Duration::from_secs(5)));
+    assert_eq!((checks.unhealthy_threshold.get(), checks.healthy_threshold.get()), (3, 2));
+    assert_eq!(checks.endpoint.as_deref(), Some("/health"));
+    let only_port = settings(&converted(&format!("{ONE_WORKER}port: 3001\n")));
+    assert_eq!(only_port.server.listen.to_string(), "127.0.0.1:3001");
+    // Everybody could use it: the file says so, and is not loaded as it is.
+    let open = converted(&format!("{ONE_WORKER}host: '0.0.0.0'\nport: 3001\n"));
+    assert!(open.contains("  listen: \"0.0.0.0:3001\"  # others can reach this"), "{open}");
+    assert!(open.contains(&format!("{REFUSED}server.listen\n")), "{open}");
+    assert_eq!(without_counterpart(&converted(&format!("{ONE_WORKER}host: router.local\n"))), ["host"]);
+    let path = &problems(&format!("{ONE_WORKER}port: 70000\n"))[0].path;
+    assert_eq!(path, "port");
+}
+
+#[test]
+#[contract("V44")]
+fn clusters_and_the_table_of_beginnings_have_keys_of_ours() {
+    let text = converted(
+        "mode: {type: regular, worker_urls: ['http://a:1', 'http://b:2']}\nsemantic_cluster:\n  embeddings_url: http://e:3\n  \
+         embeddings_model: bge\n  embeddings_api_key: sk-secret\n  threshold: 0.8\n  embedding_timeout_ms: 2000\n  clusters:\n    \
+         - name: coding\n      examples: ['sort a ${list}', \"say 'no'\"]\n      workers: ['http://b:2']\nshared_prefix_routing: \
+         {prefix_chars: 128, ttl_secs: 60, write_probability: 0.5, backend: redis}\n",
+    );
+    assert_eq!(
+        without_counterpart(&text),
+        ["semantic_cluster.embeddings_api_key", "shared_prefix_routing.backend"],
+        "{text}"
+    );
+    assert!(!text.contains("sk-secret"), "{text}");
+    let ours = settings(&text);
+    assert_eq!(ours.workers.iter().map(|worker| worker.name.as_str()).collect::<Vec<_>>(), ["a:1", "b:2", "e:3"]);
+    let clusters = ours.routing.semantic_clusters.expect("enabled");
+    assert_eq!((clusters.embedding_model.as_str(), clusters.threshold), ("bge", 0.8));
+    assert_eq!(clusters.timeout, Duration::from_secs(2));
+    assert_eq!(clusters.clusters[0].examples, ["sort a ${list}", "say 'no'"]);
+    assert_eq!(clusters.clusters[0].workers, ["b:2"]);
+    let prefixes = ours.routing.shared_prefix_routing.expect("enabled");
+    assert_eq!((prefixes.prefix_chars, prefixes.ttl, prefixes.write_probability), (128, Duration::from_secs(60), 0.5));
+}
+
+#[test]
 fn every_key_without_a_counterpart_stands_in_a_comment_in_the_order_of_the_file() {
     let text = converted(
         "log_dir: /tmp\nmode:\n  type: regular\n  worker_urls: ['http://a:1']\n  discovery_address: x\npolicy:\n  type: \

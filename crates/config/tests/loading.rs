@@ -52,7 +52,7 @@ fn the_decision_log_is_off_until_it_has_a_path_and_goes_by_either_name() {
     let usual = settings("decision_log: {path: /tmp/d.jsonl, include_request_text: false}\n").decisions.log;
     let usual = usual.expect("a log");
     assert_eq!((usual.path.to_str(), usual.interval), (Some("/tmp/d.jsonl"), Duration::from_secs(10)));
-    assert!(!usual.chains);
+    assert!(!usual.chains && !usual.include_request_text);
     let chains = settings("decisions: {log: {path: d, interval: 1s, chains: true}}\n").decisions.log.expect("a log");
     assert!(chains.chains && chains.interval == Duration::from_secs(1));
 }
@@ -323,4 +323,75 @@ fn listeners_may_be_unix_sockets_v6_addresses_or_any_port() {
     ] {
         assert_eq!(settings(&format!("server: {{listen: {text}}}")).server.listen.to_string(), shown);
     }
+}
+
+#[test]
+fn single_models_route_otherwise_and_keep_what_they_do_not_set() {
+    let text = "routing:\n  temperature: 0.5\n  models:\n    chat: {policy: KvAware, overlap_weight: 2}\n    \"org/*\": {busy_threshold: 0.9}\n";
+    let settings = settings(text);
+    let models = &settings.routing.models;
+    let names: Vec<_> = models.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["chat", "org/*"]);
+    let chat = &models[0].1;
+    assert_eq!((chat.policy, chat.overlap_weight, chat.temperature), (Some("kv_aware"), Some(2.0), None));
+    assert_eq!(models[1].1.busy_threshold, Some(0.9));
+    let shown = &settings.to_json()["routing"]["models"];
+    assert_eq!((&shown["chat"]["policy"], &shown["org/*"]["policy"]), (&"kv_aware".into(), &serde_json::Value::Null));
+}
+
+#[test]
+#[contract("DY2")]
+fn events_are_followed_as_soon_as_caches_count_for_one_model() {
+    let followed =
+        |models: &str| settings(&format!("routing: {{overlap_weight: 0, models: {{{models}}}}}\n")).kv_events.enabled;
+    assert!(!followed(""));
+    assert!(!followed("a: {policy: kv_aware}, b: {overlap_weight: 0.0}"));
+    assert!(followed("a: {overlap_weight: 0.0}, b: {overlap_weight: 0.1}"));
+}
+
+#[test]
+#[contract("V21")]
+fn tiers_weigh_as_they_are_set_and_for_a_model_otherwise() {
+    let weights = |text: &str| {
+        let routing = settings(text).routing;
+        let all = routing.medium_weights;
+        let own = routing.models.first().and_then(|(_, own)| own.medium_weights);
+        ((all.gpu, all.cpu, all.disk), own.map(|own| (own.gpu, own.cpu, own.disk)))
+    };
+    assert_eq!(weights(""), ((1.0, 0.3, 0.05), None));
+    let text = "routing: {medium_weights: {cpu: 1, disk: 1.0}, models: {m: {medium_weights: {disk: 0}}, n: {}}}\n";
+    assert_eq!(weights(text), ((1.0, 1.0, 1.0), Some((1.0, 1.0, 0.0))));
+    assert_eq!(weights("routing: {models: {n: {policy: warm}}}\n"), ((1.0, 0.3, 0.05), None));
+}
+
+#[test]
+fn dynamo_cost_has_settings_of_its_own_and_warm_has_none() {
+    let usual = settings("").routing.dynamo;
+    let figures = (usual.active_request_weight, usual.host_cache_hit_weight, usual.disk_cache_hit_weight);
+    assert_eq!(figures, (0.0, 1.0, 1.0));
+    let set = settings("routing: {dynamo: {active_request_weight: 64, host_cache_hit_weight: 0.75}, warm: {}}\n");
+    assert_eq!((set.routing.dynamo.active_request_weight, set.routing.dynamo.host_cache_hit_weight), (64.0, 0.75));
+    assert_eq!(set.to_json()["routing"]["warm"], serde_json::json!({}));
+    let problems = load_all("routing: {warm: {spread: 2}, dynamo: {spread: 2}}\n", &[], &[]).unwrap_err();
+    let told: Vec<_> = problems.iter().map(|p| (p.path.as_str(), p.expected.as_deref().unwrap_or_default())).collect();
+    assert_eq!(told[0], ("routing.warm.spread", "no key here"));
+    assert!(told[1].1.starts_with("one of active_request_weight"), "{told:?}");
+}
+
+#[test]
+#[contract("V44")]
+fn clusters_and_the_memory_of_beginnings_are_off_until_enabled_and_then_as_documented() {
+    let off = settings("").routing;
+    assert_eq!((off.semantic_clusters, off.shared_prefix_routing), (None, None));
+    let text = "workers: [a=http://h:1, b=http://h:2]\nrouting:\n  shared_prefix_routing: {enabled: true}\n  semantic_clusters:\n    \
+                enabled: true\n    embedding_model: bge\n    clusters: [{name: coding, examples: [sort a list], workers: [b]}]\n";
+    let on = settings(text).routing;
+    let prefixes = on.shared_prefix_routing.expect("enabled");
+    assert_eq!((prefixes.prefix_chars, prefixes.ttl, prefixes.write_probability), (256, Duration::from_secs(300), 0.1));
+    let clusters = on.semantic_clusters.expect("enabled");
+    assert_eq!((clusters.threshold, clusters.timeout), (0.7, Duration::from_millis(500)));
+    assert_eq!(
+        (clusters.clusters[0].name.as_str(), clusters.clusters[0].workers.as_slice()),
+        ("coding", &["b".to_owned()][..])
+    );
 }

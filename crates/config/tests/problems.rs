@@ -112,20 +112,70 @@ fn values_out_of_range_or_of_another_kind_say_what_would_fit() {
 }
 
 #[test]
+fn settings_of_single_models_are_checked_like_those_of_all() {
+    for (text, path, expected) in [
+        ("routing: {models: {m: {polcy: warm}}}", "routing.models.m.polcy", "one of policy, prefill_policy"),
+        ("routing: {models: {m: {policy: best}}}", "routing.models.m.policy", "one of warm, kv_aware"),
+        (
+            "routing: {models: {a.b*: {overlap_weight: 101}}}",
+            "routing.models[\"a.b*\"].overlap_weight",
+            "a number from 0",
+        ),
+        ("routing: {models: {m: {temperature: -1}}}", "routing.models.m.temperature", "a number from 0 to 10"),
+        ("routing: {models: {m: {busy_threshold: 2}}}", "routing.models.m.busy_threshold", "a number from 0 to 1"),
+        ("routing: {models: {m: warm}}", "routing.models.m", "a mapping with policy"),
+        ("routing: {models: [m]}", "routing.models", "a mapping from names"),
+        ("routing: {models: {\"q*n\": {policy: warm}}}", "routing.models.q*n", "a model's name, or how names begin"),
+        ("routing: {models: {\"**\": {policy: warm}}}", "routing.models.**", "a model's name, or how names begin"),
+        ("routing: {models: {\"\": {policy: warm}}}", "routing.models.", "a model's name, or how names begin"),
+    ] {
+        let problem = problem(text);
+        assert_eq!(problem.path, path, "{text}: {problem}");
+        assert!(problem.expected.as_deref().unwrap_or_default().starts_with(expected), "{text}: {problem}");
+        assert_eq!(problem.line, Some(1), "{text}");
+    }
+    assert_eq!(problem("routing: {models: {m: {polcy: warm}}}").nearest.as_deref(), Some("policy"));
+}
+
+#[test]
+#[contract("V44")]
+fn clusters_that_could_not_work_are_refused() {
+    let one = "workers: [alpha=http://h:1]\nrouting:\n  semantic_clusters:\n    enabled: true\n";
+    let problems = load_all(one, &[], &[]).unwrap_err();
+    let paths: Vec<_> = problems.iter().map(|problem| problem.path.as_str()).collect();
+    assert_eq!(paths, ["routing.semantic_clusters.embedding_model", "routing.semantic_clusters.clusters"]);
+    let cluster = |entry: &str| format!("{one}    embedding_model: e\n    clusters: [{{{entry}}}]\n");
+    let path = "routing.semantic_clusters.clusters[0].";
+    for (entry, key, message) in [
+        ("examples: [x], workers: [alpha]", "name", "missing"),
+        ("name: c, workers: [alpha]", "examples", "missing"),
+        ("name: c, examples: [x]", "workers", "missing"),
+        ("name: c, examples: [x], workers: [alpah]", "workers[0]", "no worker is called `alpah`"),
+        ("name: c, example: [x], workers: [alpha]", "example", "unknown key"),
+    ] {
+        let problems = load_all(&cluster(entry), &[], &[]).unwrap_err();
+        let found = problems.iter().find(|problem| problem.path == format!("{path}{key}"));
+        assert_eq!(found.map(|problem| problem.message.as_str()), Some(message), "{entry}: {problems:?}");
+    }
+    let twice = cluster("name: c, examples: [x], workers: [alpha]}, {name: c, examples: [y], workers: [alpha]");
+    assert_eq!(load_all(&twice, &[], &[]).unwrap_err()[0].message, "a second cluster `c`");
+}
+
+#[test]
 fn a_section_of_a_later_version_is_no_unknown_key() {
-    for section in ["discovery", "replicas", "cache", "tenants"] {
+    for section in ["discovery", "tracing", "cache", "tenants"] {
         let problem = problem(&format!("{section}:\n  enabled: ${{NOT_SET}}\n"));
         assert_eq!(problem.message, format!("section `{section}` is not built yet in this version"));
         assert_eq!((problem.line, problem.column), (Some(1), Some(1)));
         assert_eq!(problem.nearest, None);
     }
     assert_eq!(problem("api_keys: [a]\n").message, "section `api_keys` is not built yet in this version");
-    assert_eq!(problem("decision_log: {include_request_text: true}\n").path, "decisions.log.include_request_text");
+    assert_eq!(problem("decision_log: {include_request_text: maybe}\n").path, "decisions.log.include_request_text");
 }
 
 #[test]
 fn a_key_of_a_later_version_takes_its_default_only() {
-    sources::settings("server: {tls: {cert: ~}, also_listen: []}\nrouting: {session: {mode: soft}, models: {}}\n");
+    sources::settings("server: {tls: {cert: ~}, also_listen: []}\nrouting: {session: {mode: soft}}\n");
     sources::settings("circuit_breaker: {sweep: 10s}\nmetrics: {exemplars: true}\nadmin: {dashboard: true}\n");
     for (text, path) in [
         ("server: {tls: {cert: /c.pem}}", "server.tls.cert"),
@@ -139,6 +189,9 @@ fn a_key_of_a_later_version_takes_its_default_only() {
         ("kv_events: {max_events_per_second: 1000}", "kv_events.max_events_per_second"),
         ("circuit_breaker: {sweep: 1s}", "circuit_breaker.sweep"),
         ("metrics: {exemplars: false}", "metrics.exemplars"),
+        ("replicas: {mode: nats}", "replicas.mode"),
+        ("replicas: {load_sync: true}", "replicas.load_sync"),
+        ("replicas: {nats: {snapshot_threshold: 5}}", "replicas.nats.snapshot_threshold"),
         ("response_cache: {enabled: true}", "response_cache.enabled"),
         ("response_cache: {redis: {fallback_to_memory: false}}", "response_cache.redis.fallback_to_memory"),
     ] {

@@ -14,6 +14,7 @@ mod prefill_reply;
 mod prefix_key;
 mod splice;
 mod sse;
+mod texts;
 mod tokenize;
 mod view;
 
@@ -25,5 +26,6 @@ pub use prefill_reply::PrefillReply;
 pub use prefix_key::Anchor;
 pub use splice::{Edit, splice};
 pub use sse::{MAX_EVENT_BYTES, SseEvent, SsePushed, SseSplitter};
+pub use texts::{last_said, opening};
 pub use tokenize::{DetokenizeView, TokenizeView, detokenize_view, tokenize_view};
 pub use view::{Dialect, PromptPart, Rendering, RequestView, Session, ViewError, view};

@@ -85,7 +85,7 @@ fn is_system(message: RawJson<'_>) -> bool {
 }
 
 /// A text, or the text parts of a list of content blocks, one after the other.
-fn content_text(content: RawJson<'_>) -> Option<Cow<'_, str>> {
+pub(crate) fn content_text(content: RawJson<'_>) -> Option<Cow<'_, str>> {
     if let Some(text) = content.string() {
         return Some(text);
     }

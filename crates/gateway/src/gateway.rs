@@ -28,11 +28,13 @@ use crate::{
     keys::Keys,
     load_telemetry::LoadCollector,
     lobby::{Lobby, Waiting},
-    metrics::Metrics,
+    metrics::{ClusterResults, Metrics},
+    model_routing::ModelRouting,
     prefix_telemetry::PrefixCollector,
-    request::{Disaggregation, Identify, Prefills, StreamLimits},
+    request::{ClusterSettings, Clusters, Disaggregation, Identify, Prefills, StreamLimits},
     reservations::Reservations,
     retry::{RetryBudget, RetryPermit, RetryRules},
+    shared_prefixes::{SharedPrefixSettings, SharedPrefixes},
     upstream::Pools,
 };
 
@@ -76,6 +78,8 @@ pub struct Rules {
     pub tokenize_budget: Duration,
     /// A worker whose KV cache is fuller than this share gets nothing; `None` = off.
     pub busy_threshold: Option<f64>,
+    /// What single models have otherwise.
+    pub by_model: ModelRouting,
     /// A reservation ends this long after the last call about it.
     pub reservation_ttl: Duration,
     /// Bytes of a prompt's beginning that policies go by which keep equal beginnings together.
@@ -84,6 +88,10 @@ pub struct Rules {
     pub disaggregation: Disaggregation,
     /// How requests wait.
     pub waiting: Waiting,
+    /// Workers for prompts that mean alike, if any.
+    pub clusters: Option<ClusterSettings>,
+    /// How who served which beginning is remembered, if at all.
+    pub shared_prefixes: Option<SharedPrefixSettings>,
 }
 
 /// Everything [`Gateway::new`] needs.
@@ -135,6 +143,8 @@ pub struct Gateway {
     pub(crate) cut: CutSwitch,
     pub(crate) reservations: Reservations,
     pub(crate) prefill: Prefills,
+    pub(crate) clusters: Option<Clusters>,
+    pub(crate) shared_prefixes: Option<SharedPrefixes>,
     /// Requests whose account is open.
     pub(crate) running: AtomicU64,
     budget: RetryBudget,
@@ -148,6 +158,7 @@ pub(crate) struct RequestRules {
     pub(crate) stream: StreamLimits,
     pub(crate) retry: RetryRules,
     pub(crate) busy_threshold: Option<f64>,
+    pub(crate) by_model: ModelRouting,
     pub(crate) max_prefix_bytes: usize,
 }
 
@@ -173,7 +184,13 @@ impl Gateway {
             pools.clone(),
             rules.connect_timeout,
         );
+        let clusters = rules.clusters.map(|settings| {
+            let results = ClusterResults::registered(registry);
+            Clusters::new(settings, Arc::clone(&fleet), pools.clone(), clock, rules.connect_timeout, results)
+        });
         Self {
+            clusters,
+            shared_prefixes: rules.shared_prefixes.map(SharedPrefixes::new),
             judge: Judge::new(parity, Arc::clone(&fleet), clock),
             fleet,
             desk: Arc::new(Desk::new(Arc::clone(&router), clock)),
@@ -193,6 +210,7 @@ impl Gateway {
                 stream: StreamLimits { idle: rules.stream_idle, total: rules.stream_total },
                 retry: rules.retry,
                 busy_threshold: rules.busy_threshold,
+                by_model: rules.by_model,
                 max_prefix_bytes: rules.max_prefix_bytes,
             },
             reservations: Reservations::new(rules.reservation_ttl),

@@ -48,9 +48,18 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub async fn serve(gateway: Arc<Gateway>, listener: net::Listener, phase: watch::Receiver<Phase>) -> Drained {
     // Beside the accepting, which stands still at the limit of connections.
     let ticking = ticking(Arc::clone(&gateway));
+    let learning = learning(Arc::clone(&gateway));
     tokio::select! {
         drained = accept_and_drain(gateway, listener, phase) => drained,
         never = ticking => match never {},
+        never = learning => match never {},
+    }
+}
+
+async fn learning(gateway: Arc<Gateway>) -> Infallible {
+    match &gateway.clusters {
+        Some(clusters) => clusters.learning().await,
+        None => std::future::pending().await,
     }
 }
 

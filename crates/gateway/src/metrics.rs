@@ -94,6 +94,32 @@ struct PrefillResult {
     result: &'static str,
 }
 
+/// One label: what came of looking for a request's semantic cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ClusterResult {
+    result: &'static str,
+}
+
+/// Requests by what came of looking for their semantic cluster; registered only where there are clusters.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ClusterResults(Family<ClusterResult, Counter>);
+
+impl ClusterResults {
+    pub(crate) fn registered(registry: &mut Registry) -> Self {
+        let results = Self::default();
+        let help = "Requests by what came of looking for their semantic cluster";
+        registry.register("warmroute_semantic_clusters", help, results.0.clone());
+        for result in ["matched", "named", "below_threshold", "not_learnt", "no_text", "failed"] {
+            drop(results.0.get_or_create(&ClusterResult { result }));
+        }
+        results
+    }
+
+    pub(crate) fn count(&self, result: &'static str) {
+        self.0.get_or_create(&ClusterResult { result }).inc();
+    }
+}
+
 /// One label: the stage of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Stage {

@@ -2,6 +2,8 @@
 //!
 //! Keys come in already hashed: nothing here reads headers or bodies.
 
+use kv_blocks::WorkerId;
+
 /// Keys by which the hashing policies place a request. Equal keys meet on one target.
 ///
 /// ```
@@ -18,6 +20,9 @@ pub struct Affinity {
     pub prefix_key: Option<[u8; 32]>,
     /// Hash of what names the session: a header, a field of the body, as a last resort the body itself.
     pub session_key: Option<u64>,
+    /// Who served a prompt that began alike, as far as that is remembered. A hint for policies that go by caches, where
+    /// nobody is known to hold anything of the prompt.
+    pub served_by: Option<WorkerId>,
 }
 
 impl Affinity {
@@ -40,7 +45,7 @@ mod tests {
     fn the_session_goes_before_the_prefix_and_the_prefix_counts_by_its_first_eight_bytes() {
         let mut digest = [0xff; 32];
         digest[..8].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
-        let prefix = Affinity { prefix_key: Some(digest), session_key: None };
+        let prefix = Affinity { prefix_key: Some(digest), ..Affinity::default() };
         assert_eq!(prefix.session(), Some(0x0102_0304_0506_0708));
         assert_eq!(Affinity { session_key: Some(9), ..prefix }.session(), Some(9));
         assert_eq!(Affinity::default().session(), None);

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use kv_blocks::{DpRank, Namespace, PromptBlocks, Target, Tier, WorkerId};
 
-use crate::{Affinity, Patience, Policy, PrefillPool, PrefixHolder};
+use crate::{Affinity, MediumWeights, Patience, Policy, PrefillPool, PrefixHolder};
 
 /// One request that needs a target.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +54,7 @@ pub enum Answer {
     Whole,
 }
 
-/// What one request changes of the configured routing.
+/// What one request, or its model, changes of the configured routing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Overrides {
     /// Weight of cached prefixes, 0 to 100; 0 balances load alone.
@@ -63,6 +63,8 @@ pub struct Overrides {
     pub temperature: Option<f64>,
     /// Higher goes first among held requests.
     pub priority: i32,
+    /// What a cached block is worth by where it sits.
+    pub medium_weights: Option<MediumWeights>,
 }
 
 /// A worker asked for by name, or one rank of it.
@@ -199,6 +201,8 @@ pub enum ExcludeReason {
     NotPinned,
     /// The prompt does not fit.
     ContextTooLong,
+    /// Not of the cluster that the prompt belongs to.
+    OtherCluster,
 }
 
 impl ExcludeReason {
@@ -217,6 +221,7 @@ impl ExcludeReason {
             Self::FailedBefore => "failed_before",
             Self::NotPinned => "not_pinned",
             Self::ContextTooLong => "context_too_long",
+            Self::OtherCluster => "other_cluster",
         }
     }
 }

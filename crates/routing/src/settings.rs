@@ -32,6 +32,8 @@ pub struct RoutingSettings {
     pub prediction_ttl: Duration,
     /// What a cached block is worth by where it sits.
     pub medium_weights: MediumWeights,
+    /// What `dynamo_cost` counts beside blocks to compute and to hold.
+    pub dynamo: DynamoSettings,
     /// How requests are held.
     pub queue: QueueSettings,
     /// Whether blocks of active sequences are counted.
@@ -55,6 +57,7 @@ impl Default for RoutingSettings {
             speculative_ttl: Duration::from_secs(2),
             prediction_ttl: Duration::from_secs(120),
             medium_weights: MediumWeights::default(),
+            dynamo: DynamoSettings::default(),
             queue: QueueSettings::default(),
             track_active_blocks: true,
             kept_candidates: 16,
@@ -76,6 +79,24 @@ pub struct MediumWeights {
 impl Default for MediumWeights {
     fn default() -> Self {
         Self { gpu: 1.0, cpu: 0.3, disk: 0.05 }
+    }
+}
+
+/// What `dynamo_cost` counts beside blocks to compute and to hold.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DynamoSettings {
+    /// Blocks that each request in flight on a target adds to its cost.
+    pub active_request_weight: f64,
+    /// Share of a token cached in host memory that need not be computed, 0 to 1.
+    pub host_cache_hit_weight: f64,
+    /// The same of one on disk or in remote storage.
+    pub disk_cache_hit_weight: f64,
+}
+
+impl Default for DynamoSettings {
+    /// Nothing but blocks, and what is cached is cached wherever it is.
+    fn default() -> Self {
+        Self { active_request_weight: 0.0, host_cache_hit_weight: 1.0, disk_cache_hit_weight: 1.0 }
     }
 }
 

@@ -79,7 +79,7 @@ impl State {
             affinity: job.affinity,
             prefix_holders: job.prefix_holders,
             overlap_weight: if overlap_weight.is_finite() { overlap_weight.clamp(0.0, 100.0) } else { 1.0 },
-            medium_weights: settings.medium_weights,
+            medium_weights: job.overrides.medium_weights.unwrap_or(settings.medium_weights),
             prompt_tokens: job.prompt_tokens,
             expected_output_tokens: self.output.expected(job.expected_output_tokens),
             contenders: contenders.collect(),

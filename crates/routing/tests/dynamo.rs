@@ -7,7 +7,9 @@ use std::collections::HashMap;
 use contract_id::contract;
 use fleet::{Ask, BLOCK, Fleet, ask, target, tokens};
 use kv_blocks::{Moment, Tier, WorkerId};
-use routing::{CostUnit, Decision, Overrides, Pin, Plan, Policy, ReservationId, RoutingSettings, Scored};
+use routing::{
+    CostUnit, Decision, DynamoSettings, Overrides, Pin, Plan, Policy, ReservationId, RoutingSettings, Scored,
+};
 
 const NOW: Moment = Moment::START;
 
@@ -88,6 +90,28 @@ fn a_weight_of_zero_balances_what_is_held_whatever_is_cached() {
     generating(&fleet, 1, 2, 1);
     let decision = fleet.plan(NOW, &ask(prompt)).decision;
     assert_eq!((decision.winner, row(&decision, 1).cost, row(&decision, 2).cost), (target(2), 21.0, 20.0));
+}
+
+#[test]
+#[contract("DY15")]
+fn requests_in_flight_and_slower_tiers_add_to_the_cost_only_where_that_is_set() {
+    let prompt = tokens(1, 8);
+    let costs = |dynamo: DynamoSettings| {
+        let settings = RoutingSettings { policy: Policy::DynamoCost, dynamo, ..RoutingSettings::default() };
+        let fleet = Fleet::new(3, settings);
+        fleet.stored(1, &prompt[..4 * BLOCK as usize], Tier::Host);
+        fleet.stored(2, &prompt[..4 * BLOCK as usize], Tier::Disk);
+        fleet.stored(3, &prompt[..4 * BLOCK as usize], Tier::Device);
+        generating(&fleet, 3, 2, 1);
+        let decision = fleet.preview(NOW, &ask(prompt.clone())).expect("three workers are free");
+        let prefill: Vec<f64> = (1..=3).map(|worker| figures(&decision, worker).0).collect();
+        (prefill, row(&decision, 3).terms.get("request_blocks"), figures(&decision, 3).2)
+    };
+    // Four blocks to compute, nine to hold on the third one.
+    let usual = costs(DynamoSettings::default());
+    assert_eq!(usual, (vec![4.0, 4.0, 4.0], Some(0.0), 13.0));
+    let set = DynamoSettings { active_request_weight: 64.0, host_cache_hit_weight: 0.75, disk_cache_hit_weight: 0.25 };
+    assert_eq!(costs(set), (vec![5.0, 7.0, 4.0], Some(64.0), 77.0));
 }
 
 #[test]

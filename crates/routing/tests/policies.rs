@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use contract_id::contract;
 use fleet::{Ask, BLOCK, Fleet, ask, at_ms, target, tokens};
 use kv_blocks::{HashScheme, Moment, SequenceHash, Tier, WorkerId};
-use routing::{CacheSource, CostUnit, MediumWeights, Overrides, Pin, Policy, RoutingSettings};
+use routing::{Affinity, CacheSource, CostUnit, MediumWeights, Overrides, Pin, Policy, RoutingSettings};
 
 const NOW: Moment = Moment::START;
 
@@ -213,7 +213,10 @@ fn twelve_disk_blocks_lose_to_ten_gpu_blocks() {
 
     // All weights 1.0 is no weighting.
     let plain = RoutingSettings { medium_weights: MediumWeights { gpu: 1.0, cpu: 1.0, disk: 1.0 }, ..weighted };
-    assert_eq!(stored(plain).goes_to(NOW, &ask(prompt.clone())), 1);
+    assert_eq!(stored(plain.clone()).goes_to(NOW, &ask(prompt.clone())), 1);
+    // A request's model may weigh tiers in its own way.
+    let overrides = Overrides { medium_weights: Some(MediumWeights::default()), ..Overrides::default() };
+    assert_eq!(stored(plain).goes_to(NOW, &Ask { overrides, ..ask(prompt.clone()) }), 2);
 }
 
 #[test]
@@ -406,4 +409,45 @@ fn a_worker_that_joins_is_filled_not_flooded() {
     assert_eq!(moved, 0, "warm conversations stay where they are");
     let fresh = (330..370).filter(|second| serve(&fleet, *second, tokens(*second + 1000, 60))).count();
     assert!((5..=20).contains(&fresh), "{fresh} of 40 new ones");
+}
+
+#[test]
+#[contract("V44")]
+fn a_remembered_worker_goes_first_only_where_no_cache_speaks_and_while_it_has_room() {
+    let prompt = tokens(1, 10);
+    let hinted = |policy| Ask {
+        policy: Some(policy),
+        affinity: Affinity { served_by: Some(WorkerId(2)), ..Affinity::default() },
+        ..ask(prompt.clone())
+    };
+    for policy in [Policy::KvAware, Policy::CacheAware] {
+        let fleet = Fleet::with(4, policy);
+        let told = |fleet: &Fleet| {
+            let decision = fleet.preview(NOW, &hinted(policy)).expect("four are free");
+            let row = decision.candidates.iter().find(|row| row.target == target(2)).expect("all are kept");
+            (decision.winner, row.terms.get("remembered"), row.cost)
+        };
+        assert_eq!(told(&fleet), (target(2), Some(1.0), 0.0), "{policy}");
+        // Its even share and a quarter more: of six in flight and this one that is three.
+        let on = |worker| Ask { pin: Some(Pin { worker: WorkerId(worker), rank: None }), ..ask(tokens(9, 1)) };
+        (0..2).for_each(|_| drop(fleet.plan(NOW, &on(2))));
+        (0..4).for_each(|_| drop(fleet.plan(NOW, &on(1))));
+        assert_eq!(told(&fleet).0, target(2), "{policy}");
+        fleet.plan(NOW, &on(2));
+        let full = told(&fleet);
+        assert!(full.0 != target(2) && full.1 == Some(0.0), "{policy}: {full:?}");
+    }
+    for policy in [Policy::KvAware, Policy::CacheAware] {
+        let fleet = Fleet::with(4, policy);
+        fleet.stored(3, &prompt[..5 * BLOCK as usize], Tier::Device);
+        assert_eq!(fleet.goes_to(NOW, &hinted(policy)), 3, "{policy}");
+    }
+    // Others do not look at it, and where caches do not count nobody does.
+    let fleet = Fleet::with(4, Policy::LeastLoaded);
+    (0..8).for_each(|_| drop(fleet.plan(NOW, &hinted(Policy::LeastLoaded))));
+    assert_eq!(fleet.router.load(target(2)).in_flight, 2);
+    let blind = Overrides { overlap_weight: Some(0.0), ..Overrides::default() };
+    let decision =
+        Fleet::with(4, Policy::KvAware).plan(NOW, &Ask { overrides: blind, ..hinted(Policy::KvAware) }).decision;
+    assert!(decision.candidates.iter().all(|row| row.terms.get("remembered") == Some(0.0)));
 }

@@ -10,8 +10,8 @@ use proptest::prelude::*;
 use routing::{
     Dispatch, ExcludeReason, Excluded, Pin, Policy,
     receipt::{
-        Attempt, AttemptClass, AttemptResult, DecisionId, DecisionIds, Filter, Hold, Outcome, OutcomeKind, PromptNote,
-        PromptSource, Receipt, Ring, RingLimits, Timing, Verdict,
+        Attempt, AttemptClass, AttemptResult, ClusterNote, DecisionId, DecisionIds, Filter, Hold, Outcome, OutcomeKind,
+        PromptNote, PromptSource, Receipt, Ring, RingLimits, Timing, Verdict,
     },
 };
 use serde_json::{Value, json};
@@ -28,6 +28,7 @@ fn receipt(id: u64, verdict: Verdict) -> Receipt {
         served_model: Some("qwen".into()),
         lora: None,
         session: None,
+        cluster: None,
         stream: true,
         priority: 0,
         prompt: PromptNote { source: PromptSource::Tokens, tokens: 165, new_tokens: 165 },
@@ -79,14 +80,15 @@ fn a_receipt_has_every_field_in_its_order() {
     let mut receipt = receipt(0x5f3c_9a12_0000_0042, decided(&fleet, &ask(prompt)));
     receipt.attempts.push(attempt(1));
     receipt.outcome = Some(outcome(Some(160)));
+    receipt.cluster = Some(ClusterNote { name: "coding".into(), similarity: Some(0.75) });
 
     let text = serde_json::to_string(&receipt).unwrap();
     let shown: Value = serde_json::from_str(&text).unwrap();
     let keys = |value: &Value| value.as_object().unwrap().keys().map(String::as_str).collect::<Vec<_>>().join(" ");
     assert_eq!(
         keys(&shown),
-        "schema id at request_id tenant dry_run route model served_model lora session stream priority policy method \
-         prompt candidates candidates_total excluded winner runner_up regret_ms prefill hold reserved attempts timing_us \
+        "schema id at request_id tenant dry_run route model served_model lora session cluster stream priority policy \
+         method prompt candidates candidates_total excluded winner runner_up regret_ms prefill hold reserved attempts timing_us \
          rewrites outcome"
     );
     assert_eq!(keys(&shown["prompt"]), "source exact tokens blocks block_size new_tokens");
@@ -95,6 +97,7 @@ fn a_receipt_has_every_field_in_its_order() {
         "target rank warm_tokens predicted_cached_tokens uncached_tokens cache_source stream_state health load cost \
          cost_unit predicted_ttft_ms terms"
     );
+    assert_eq!(shown["cluster"], json!({"name": "coding", "similarity": 0.75}));
     assert_eq!(keys(&shown["timing_us"]), "accept cache render tokenize hash lookup decide total");
     assert_eq!(
         keys(&shown["outcome"]),

@@ -62,6 +62,7 @@ impl TraceRequest {
         Affinity {
             prefix_key: prefix.and_then(|bytes| bytes.try_into().ok()),
             session_key: self.names.last().map(|last| last.0),
+            served_by: None,
         }
     }
 }

@@ -93,6 +93,8 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) routing: RoutingArgs,
     #[command(flatten)]
+    pub(crate) replicas: ReplicaArgs,
+    #[command(flatten)]
     pub(crate) logging: LoggingArgs,
 }
 
@@ -138,9 +140,33 @@ pub(crate) struct RoutingArgs {
     /// A worker whose KV cache is fuller than this share, 0.0 to 1.0, gets nothing [default: off].
     #[arg(long, value_name = "RATIO")]
     pub(crate) busy_threshold: Option<f64>,
+    /// What a cached block in GPU memory counts under kv_aware, 0.0 to 1.0 [default: 1.0].
+    #[arg(long, value_name = "WEIGHT")]
+    pub(crate) kv_medium_gpu_weight: Option<f64>,
+    /// The same of one in host memory [default: 0.3].
+    #[arg(long, value_name = "WEIGHT")]
+    pub(crate) kv_medium_cpu_weight: Option<f64>,
+    /// The same of one on disk or in remote storage [default: 0.05].
+    #[arg(long, value_name = "WEIGHT")]
+    pub(crate) kv_medium_disk_weight: Option<f64>,
     /// How long a request waits while no worker can be used; 0 = it is refused at once [default: 0].
     #[arg(long, value_name = "SECONDS")]
     pub(crate) engine_wait_timeout_secs: Option<u64>,
+}
+
+/// Flags of what routers of one fleet share.
+#[derive(Args, Debug)]
+pub(crate) struct ReplicaArgs {
+    /// Tell the other routers of the fleet which requests run where (not built yet).
+    #[arg(long)]
+    pub(crate) router_replica_sync: bool,
+    /// Start without what earlier runs left in the routers' stream and snapshot.
+    #[arg(long)]
+    pub(crate) router_reset_states: bool,
+    /// Messages in the routers' stream at which a snapshot takes their place (others than the default are not built yet)
+    /// [default: 1000000].
+    #[arg(long, value_name = "MESSAGES")]
+    pub(crate) router_snapshot_threshold: Option<u64>,
 }
 
 /// Flags of the log.

@@ -116,8 +116,16 @@ fn no_workers(settings: &Settings) -> Option<Problem> {
     Some(Problem::bad_value("workers", "", message))
 }
 
-/// What governs prediction touches no worker whose events are followed: who sets it may expect otherwise.
+/// What governs prediction touches no worker whose events are followed, and a router by itself keeps nothing over a
+/// restart: who sets such keys may expect otherwise.
 fn warn_of_idle_settings(settings: &Settings) {
+    if settings.replicas.reset_states {
+        tracing::warn!(
+            key = "replicas.reset_states",
+            flag = "--router-reset-states",
+            "there is nothing to reset: every start is a fresh one while replicas.mode is none"
+        );
+    }
     const PREDICTION: [(&str, &str); 3] = [
         ("kv_events.prediction.ttl", "--router-ttl"),
         ("kv_events.prediction.max_blocks", "--router-max-tree-size"),

@@ -5,7 +5,7 @@ use std::{path::Path, process::ExitCode};
 use config::{Override, Problem, Settings, Source};
 
 use crate::{
-    cli::{LoggingArgs, Pair, RoutingArgs, ServeArgs},
+    cli::{LoggingArgs, Pair, ReplicaArgs, RoutingArgs, ServeArgs},
     output,
 };
 
@@ -87,6 +87,7 @@ pub(crate) fn overrides(args: &ServeArgs) -> Vec<Override> {
         set.one("server.insecure_open", "true", "--insecure-open");
     }
     set.routing(&args.routing);
+    set.replicas(&args.replicas);
     set.logging(&args.logging);
     set.0
 }
@@ -122,7 +123,20 @@ impl Set {
             self.one("routing.track_active_blocks", "false", "--no-track-active-blocks");
         }
         self.maybe("routing.busy_threshold", args.busy_threshold, "--busy-threshold");
+        self.maybe("routing.medium_weights.gpu", args.kv_medium_gpu_weight, "--kv-medium-gpu-weight");
+        self.maybe("routing.medium_weights.cpu", args.kv_medium_cpu_weight, "--kv-medium-cpu-weight");
+        self.maybe("routing.medium_weights.disk", args.kv_medium_disk_weight, "--kv-medium-disk-weight");
         self.maybe("queue.engine_wait_timeout_secs", args.engine_wait_timeout_secs, "--engine-wait-timeout-secs");
+    }
+
+    fn replicas(&mut self, args: &ReplicaArgs) {
+        if args.router_replica_sync {
+            self.one("replicas.load_sync", "true", "--router-replica-sync");
+        }
+        if args.router_reset_states {
+            self.one("replicas.reset_states", "true", "--router-reset-states");
+        }
+        self.maybe("replicas.nats.snapshot_threshold", args.router_snapshot_threshold, "--router-snapshot-threshold");
     }
 
     fn logging(&mut self, args: &LoggingArgs) {

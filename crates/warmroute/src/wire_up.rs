@@ -1,5 +1,8 @@
 //! Builds the router out of its parts. Nothing is decided here: parts are made, handed to each other, and started.
 
+mod content_routing;
+mod model_routing;
+
 use std::{
     hash::{BuildHasher, RandomState},
     sync::Arc,
@@ -143,7 +146,12 @@ fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener)
         &mut registry,
     )?);
     let log = settings.decisions.log.map(|log| {
-        let settings = DecisionLogSettings { path: log.path, interval: log.interval, chains: log.chains };
+        let settings = DecisionLogSettings {
+            path: log.path,
+            interval: log.interval,
+            chains: log.chains,
+            include_request_text: log.include_request_text,
+        };
         DecisionLog::new(settings, &mut registry)
     });
     let gateway = Arc::new(Gateway::new(
@@ -297,6 +305,8 @@ pub(crate) fn routing(settings: &Settings) -> RoutingSettings {
         speculative: routing.speculative,
         speculative_ttl: routing.speculative_ttl,
         prediction_ttl: settings.kv_events.prediction.ttl,
+        medium_weights: model_routing::medium_weights(routing.medium_weights),
+        dynamo: model_routing::dynamo(routing.dynamo),
         queue: QueueSettings {
             enabled: settings.queue.enabled,
             hold_above: settings.queue.hold_above,
@@ -366,9 +376,12 @@ fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
         scheme,
         tokenize_budget: settings.routing.tokenize_budget,
         busy_threshold: settings.routing.busy_threshold,
+        by_model: model_routing::by_model(&settings.routing),
         reservation_ttl: settings.routing.reservation_ttl,
         max_prefix_bytes: settings.prefix_routing.max_prefix_length,
         disaggregation: disaggregation(settings),
+        clusters: settings.routing.semantic_clusters.as_ref().map(content_routing::clusters),
+        shared_prefixes: settings.routing.shared_prefix_routing.map(content_routing::shared_prefixes),
         waiting: Waiting {
             busy: settings.queue.enabled.then_some(settings.queue.wait),
             nobody: settings.queue.engine_wait_timeout,
@@ -379,7 +392,6 @@ fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
 }
 
 fn disaggregation(settings: &Settings) -> Disaggregation {
-    let policy = |word: Option<&str>| word.and_then(|word| word.parse().ok());
     Disaggregation {
         connector: settings.disaggregation.enabled.then_some(match settings.disaggregation.connector {
             config::Connector::Nixl => Connector::Nixl,
@@ -387,8 +399,8 @@ fn disaggregation(settings: &Settings) -> Disaggregation {
             config::Connector::Sglang => Connector::Sglang,
         }),
         uncached_token_threshold: settings.disaggregation.uncached_token_threshold,
-        prefill_policy: policy(settings.routing.prefill_policy),
-        decode_policy: policy(settings.routing.decode_policy),
+        prefill_policy: model_routing::policy(settings.routing.prefill_policy),
+        decode_policy: model_routing::policy(settings.routing.decode_policy),
     }
 }
 

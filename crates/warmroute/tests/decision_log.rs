@@ -80,6 +80,27 @@ fn every_finished_request_is_a_line_with_its_receipt_and_no_text() {
 
 #[test]
 #[contract("V43")]
+fn text_is_in_the_log_only_where_that_is_asked_for_and_nowhere_else() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (routed, path) = logged(folder.path(), "interval: 10ms, include_request_text: true");
+    let id = chats(&routed, 1).remove(0);
+    routed.completion(json!({"prompt": "once upon a time"}), &[]);
+    let lines = eventually("the log to be written", || {
+        let lines = lines(&path);
+        (lines.len() == 2).then_some(lines)
+    });
+    let text = lines[0]["request_text"].as_str().expect("text");
+    assert!(text.starts_with("system\nconfidential0 ") && text.ends_with("\nuser\nquestion 0\n"), "{text}");
+    assert_eq!(lines[1]["request_text"], "once upon a time");
+    let receipt = RawClient::get(&routed.router.admin(), &format!("/admin/decisions/{id}"));
+    assert!(!receipt.text().contains("confidential") && receipt.json().get("request_text").is_none());
+    assert!(!routed.router.stderr().contains("confidential"));
+    let replayed = replay(&path, THREE_WORKERS, &["--json"]);
+    assert!(!replayed.stdout.contains("confidential") && !replayed.stderr.contains("confidential"));
+}
+
+#[test]
+#[contract("V43")]
 fn what_was_not_written_yet_is_written_at_the_end_and_a_log_without_chains_cannot_be_replayed() {
     let folder = tempfile::tempdir().expect("a folder");
     let (routed, path) = logged(folder.path(), "interval: 1h");

@@ -133,6 +133,37 @@ fn settings_of_prediction_warn_while_events_are_followed() {
 }
 
 #[test]
+#[contract("DY8", "DY9", "DY10")]
+fn what_replicas_share_is_off_and_refused_as_far_as_it_is_not_built() {
+    let serve = ["serve", "-w", "http://127.0.0.1:1", "--port", "0", "--admin-listen", "127.0.0.1:0"];
+    for (flag, key, value, told) in [
+        (vec!["--router-replica-sync"], "replicas.load_sync", "true", "not built yet"),
+        (vec!["--router-snapshot-threshold", "5"], "replicas.nats.snapshot_threshold", "5", "not built yet"),
+        (vec!["--router-snapshot-threshold", "0"], "replicas.nats.snapshot_threshold", "0", "at least 1"),
+    ] {
+        let by_flag = Program::finish(&[&serve[..], &flag].concat());
+        assert_eq!(by_flag.code, Some(2), "{flag:?}: {}", by_flag.stderr);
+        assert!(by_flag.stderr.contains(flag[0]) && by_flag.stderr.contains(told), "{}", by_flag.stderr);
+        let variable = format!("WARMROUTE_{}", key.to_uppercase().replace('.', "__"));
+        let by_variable = Program::finish_with_env(&serve, &[(&variable, value)]);
+        assert_eq!(by_variable.code, Some(78), "{variable}: {}", by_variable.stderr);
+        assert!(by_variable.stderr.contains(key) && by_variable.stderr.contains(told), "{}", by_variable.stderr);
+    }
+    let engine = Program::engine(&[]);
+    // A router by itself keeps nothing over a restart, so a fresh start is what it does anyway, and it says so.
+    let flags = ["--router-reset-states", "--router-snapshot-threshold", "1000000"];
+    let fresh = Program::serve(&[engine.url()], &flags).ready(1);
+    eventually("the warning", || {
+        fresh.stderr().lines().any(|line| line.contains("--router-reset-states")).then_some(())
+    });
+    let shown = |router: &Program| RawClient::get(&router.admin(), "/admin/config").json()["replicas"].clone();
+    assert_eq!(shown(&fresh)["reset_states"], json!(true));
+    let usual = shown(&Program::serve(&[engine.url()], &[]).ready(1));
+    assert_eq!((&usual["load_sync"], &usual["reset_states"]), (&json!(false), &json!(false)));
+    assert_eq!((&usual["mode"], &usual["nats"]["snapshot_threshold"]), (&json!("none"), &json!(1_000_000)));
+}
+
+#[test]
 #[contract("DY12")]
 fn a_worker_above_the_busy_threshold_gets_nothing_until_it_has_room_again() {
     // A hundred blocks, and replies that take their time: one request of sixty blocks or so fills most of the cache.
@@ -174,7 +205,7 @@ fn a_worker_above_the_busy_threshold_gets_nothing_until_it_has_room_again() {
 }
 
 #[test]
-#[contract("DY1", "DY2", "DY3", "DY5", "DY6", "DY7", "DY12")]
+#[contract("DY1", "DY2", "DY3", "DY5", "DY6", "DY7", "DY12", "V21")]
 fn every_setting_is_a_flag_a_key_and_a_variable() {
     for (flag, key, bad) in [
         ("--router-mode", "routing.policy", "best"),
@@ -184,6 +215,9 @@ fn every_setting_is_a_flag_a_key_and_a_variable() {
         ("--router-max-tree-size", "kv_events.prediction.max_blocks", "0"),
         ("--router-prune-target-ratio", "kv_events.prediction.prune_target_ratio", "1.1"),
         ("--busy-threshold", "routing.busy_threshold", "1.1"),
+        ("--kv-medium-gpu-weight", "routing.medium_weights.gpu", "1.1"),
+        ("--kv-medium-cpu-weight", "routing.medium_weights.cpu", "2"),
+        ("--kv-medium-disk-weight", "routing.medium_weights.disk", "nan"),
     ] {
         let serve = ["serve", "-w", "http://127.0.0.1:1", "--port", "0", "--admin-listen", "127.0.0.1:0"];
         let by_flag = Program::finish(&[&serve[..], &[flag, bad]].concat());

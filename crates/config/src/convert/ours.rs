@@ -111,7 +111,7 @@ pub(super) fn yaml(value: &Value) -> String {
 }
 
 /// A text as YAML. A `${` of the other file names no variable of ours, so it is written as the characters themselves.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     serde_json::Value::from(text.replace("${", "$${")).to_string()
 }
 
@@ -134,7 +134,7 @@ fn refused(body: &str) -> Vec<String> {
 }
 
 /// What a worker is called after its URL, near enough to find two of one name.
-fn host(url: &str) -> String {
+pub(super) fn host(url: &str) -> String {
     match url.split_once("://") {
         Some(("unix", path)) => format!("unix:{}", path.trim_matches('/').replace('/', "-")),
         Some((_, rest)) => rest.split('/').next().unwrap_or_default().to_owned(),

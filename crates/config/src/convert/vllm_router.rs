@@ -1,5 +1,8 @@
 //! The configuration of vLLM Router, version 0.12 and those around it: its keys, and which of ours they are.
 
+mod content;
+mod serving;
+
 use super::{
     given::{Field, Fields, Given},
     model_path::{ModelPath, model_path},
@@ -148,6 +151,8 @@ impl Work {
         }
         self.weights(&mut top);
         self.keys(TOP, &mut top);
+        self.serving(&mut top);
+        self.content(&mut top);
         mode.into_iter().chain([top]).for_each(|fields| self.given.leave(fields));
     }
 

@@ -3,13 +3,16 @@
 //! Checking, defaults, the JSON schema and the reference page all read this one table; nothing else knows a key's name
 //! except the code that puts its value into [`crate::Settings`].
 
+mod content_routing;
 mod json;
 mod kinds;
 mod kv;
 mod page;
 mod prefixes;
 mod queue;
+mod replicas;
 mod response_cache;
+mod routing;
 mod table;
 
 pub use json::schema;
@@ -113,6 +116,8 @@ impl Key {
     /// Whether every key below is for later too.
     pub(crate) fn is_later(&self) -> bool {
         match self.kind {
+            // One that has no keys is as finished as it will be.
+            Kind::Section([]) => self.built == Built::Later,
             Kind::Section(keys) => self.built == Built::Later || keys.iter().all(Self::is_later),
             _ => self.built == Built::Later,
         }

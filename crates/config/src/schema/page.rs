@@ -53,6 +53,10 @@ fn rows(keys: &[Key], path: &str, out: &mut String) {
     for key in keys {
         let path = format!("{path}.{}", key.name);
         match key.kind {
+            Kind::Section([]) => {
+                writeln!(out, "| `{path}` | `{{}}` | {} | {} |", key.kind.expected(), key.doc)
+                    .expect("a String takes everything");
+            }
             Kind::Section(inner) => rows(inner, &path, out),
             Kind::List(Kind::Section(inner)) => {
                 row(key, &path, out);

@@ -1,14 +1,18 @@
 //! The table itself. Read it top-down: the sections first, their keys below.
 
 use super::{
-    Built, Choice, Key, Kind, Range, key,
+    Built, Choice, Key, Kind, Range,
+    content_routing::{SEMANTIC_CLUSTERS, SHARED_PREFIX_ROUTING},
+    key,
     kinds::{
         ANY_INT, ANY_PORT, AUTO, BLOCK_SIZE, COUNT, PAUSE, PORT, RATIO, SECONDS, SECONDS_OR_ZERO, STATUS, section, size,
     },
     kv::{KV_EVENTS, WORKER_KV_EVENTS},
     prefixes::{KV_CACHE_INDEX, PREFIX_ROUTING},
     queue::QUEUE,
+    replicas::REPLICAS,
     response_cache::RESPONSE_CACHE,
+    routing::{DYNAMO, MEDIUM_WEIGHTS, MODEL_ROUTING, OVERLAP_WEIGHT, POLICIES, TEMPERATURE},
     word, word_later,
 };
 
@@ -39,14 +43,14 @@ pub(crate) const ROOT: &[Key] = &[
     section("request", REQUEST, "Time limits of one request."),
     section("retry", RETRY, "How often and how soon a request is sent again."),
     section("circuit_breaker", CIRCUIT_BREAKER, "When a failing worker is left out for a while."),
+    section("replicas", REPLICAS, "What several routers of one fleet share."),
     section("logging", LOGGING, "What is logged; the log goes to stderr."),
     section("metrics", METRICS, "What is counted."),
     section("decisions", DECISIONS, "What is kept of each decision."),
 ];
 
 /// Sections that are known by name only: a file that sets one is told so.
-pub(crate) const LATER_SECTIONS: &[&str] =
-    &["discovery", "cache", "model_aggregation", "replicas", "tenants", "tracing", "compat"];
+pub(crate) const LATER_SECTIONS: &[&str] = &["discovery", "cache", "model_aggregation", "tenants", "tracing", "compat"];
 
 /// Other names for top-level keys.
 pub(crate) const TOP_ALIASES: &[(&str, &[&str])] =
@@ -243,16 +247,11 @@ const ROUTING: &[Key] = &[
     ),
     key(
         "overlap_weight",
-        Kind::Float(Range { min: 0.0, max: 100.0, open: false }),
+        OVERLAP_WEIGHT,
         "1.0",
         "Weight of cached prefixes. At 0 caches do not count and no KV events are followed (as `kv_events.enabled: false`).",
     ),
-    key(
-        "temperature",
-        Kind::Float(Range { min: 0.0, max: 10.0, open: false }),
-        "0.0",
-        "0 = always the best worker; above, how evenly choices are spread.",
-    ),
+    key("temperature", TEMPERATURE, "0.0", "0 = always the best worker; above, how evenly choices are spread."),
     key(
         "busy_threshold",
         RATIO,
@@ -290,18 +289,18 @@ const ROUTING: &[Key] = &[
         ],
         "Session affinity.",
     ),
-    key("warm", Kind::Map(&Kind::Free), "{}", "Settings of the policy `warm`.").later(),
-    key("dynamo", Kind::Map(&Kind::Free), "{}", "Settings of the policy `dynamo_cost`.").later(),
-    section(
-        "medium_weights",
-        &[
-            key("gpu", RATIO, "1.0", "Weight of blocks in GPU memory.").later(),
-            key("cpu", RATIO, "0.3", "Weight of blocks in host memory.").later(),
-            key("disk", RATIO, "0.05", "Weight of blocks on disk.").later(),
-        ],
-        "What a warm block counts, by where it is.",
+    section("warm", &[], "The policy `warm` learns what it needs: it has no settings."),
+    section("dynamo", DYNAMO, "What the policy `dynamo_cost` takes beside `overlap_weight` and `temperature`."),
+    section("medium_weights", MEDIUM_WEIGHTS, "What a warm block counts under `kv_aware`, by where it is."),
+    section("semantic_clusters", SEMANTIC_CLUSTERS, "Workers for prompts that mean alike."),
+    section("shared_prefix_routing", SHARED_PREFIX_ROUTING, "A memory of who served prompts that begin alike."),
+    key(
+        "models",
+        Kind::Map(&Kind::Section(MODEL_ROUTING)),
+        "{}",
+        "Other settings for some models, by the name in requests or by that of the base model; a `*` at a name's end stands for \
+         anything. The whole name counts before the longest with a `*`.",
     ),
-    key("models", Kind::Map(&Kind::Free), "{}", "Routing by model.").later(),
 ];
 
 const DISAGGREGATION: &[Key] = &[
@@ -329,25 +328,6 @@ const DISAGGREGATION: &[Key] = &[
         "decode_only",
         "What becomes of a request whose prefill fails or has no worker: its decode worker computes the prompt.",
     ),
-];
-
-const POLICIES: &[Choice] = &[
-    word("warm"),
-    word("kv_aware"),
-    word("least_loaded"),
-    word("round_robin"),
-    word("random"),
-    word("weighted_round_robin"),
-    word("least_latency"),
-    word("power_of_two"),
-    word("consistent_hash"),
-    word("rendezvous_hash"),
-    Choice { word: "prefix_hash", also: &["prefix_aware_hash"], built: Built::Now },
-    word("cache_aware"),
-    word_later("lmcache_aware"),
-    Choice { word: "dynamo_cost", also: &["kv"], built: Built::Now },
-    word("composite"),
-    word("continuum"),
 ];
 
 const PARITY: &[Key] = &[
@@ -446,7 +426,7 @@ const DECISIONS: &[Key] = &[
             ),
             key("interval", PAUSE, "10s", "Time between writes, less where much is waiting."),
             key("chains", Kind::Bool, "false", "Write the hashes of the prompt's blocks too, which `replay` needs."),
-            key("include_request_text", Kind::Bool, "false", "Write prompt text too.").later(),
+            key("include_request_text", Kind::Bool, "false", "Write the prompt's text too, as `request_text`."),
         ],
         "The decision log (alias: top-level `decision_log`).",
     ),

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::{SemanticClusters, SharedPrefixRouting};
+
 /// Section `routing`.
 #[derive(Clone, Debug)]
 pub struct Routing {
@@ -29,6 +31,57 @@ pub struct Routing {
     pub speculative: bool,
     /// How long they do, unconfirmed.
     pub speculative_ttl: Duration,
+    /// What a cached block is worth by where it sits.
+    pub medium_weights: MediumWeights,
+    /// Settings of `dynamo_cost`.
+    pub dynamo: Dynamo,
+    /// Workers for prompts that mean alike; `None` = off.
+    pub semantic_clusters: Option<SemanticClusters>,
+    /// A memory of who served prompts that begin alike; `None` = off.
+    pub shared_prefix_routing: Option<SharedPrefixRouting>,
+    /// What single models have otherwise, by name; a `*` at its end stands for anything.
+    pub models: Vec<(String, ModelRouting)>,
+}
+
+/// An entry of `routing.models`: `None` = as for all models.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ModelRouting {
+    /// How a worker is chosen.
+    pub policy: Option<&'static str>,
+    /// The same among workers that compute prompts for others.
+    pub prefill_policy: Option<&'static str>,
+    /// The same among workers that generate what others computed the prompt of.
+    pub decode_policy: Option<&'static str>,
+    /// Weight of cached prefixes.
+    pub overlap_weight: Option<f64>,
+    /// How evenly choices are spread.
+    pub temperature: Option<f64>,
+    /// A worker whose KV cache is fuller than this share gets none of its requests.
+    pub busy_threshold: Option<f64>,
+    /// What a cached block is worth by where it sits; what the entry leaves out is as for all models.
+    pub medium_weights: Option<MediumWeights>,
+}
+
+/// `routing.medium_weights`, each 0..1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MediumWeights {
+    /// In the accelerator's memory.
+    pub gpu: f64,
+    /// In host memory.
+    pub cpu: f64,
+    /// On disk, or in remote storage.
+    pub disk: f64,
+}
+
+/// `routing.dynamo`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Dynamo {
+    /// Blocks that each request in flight adds to a worker's cost.
+    pub active_request_weight: f64,
+    /// Share of a token cached in host memory that need not be computed.
+    pub host_cache_hit_weight: f64,
+    /// The same of one on disk or in remote storage.
+    pub disk_cache_hit_weight: f64,
 }
 
 /// Section `prefix_routing`: the ring.

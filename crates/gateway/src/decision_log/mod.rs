@@ -1,7 +1,7 @@
 //! The decision log: the receipt of every request that was carried, one JSON object a line, when the request is over.
 //!
 //! A request hands its receipt in and goes on; one task turns receipts into JSON and writes them, every so often or when
-//! much is waiting. Prompt text is not in a receipt, and so not in the log. Files are not rotated: the file is opened for
+//! much is waiting. Prompt text is not in a receipt, and in the log only where that is asked for. Files are not rotated: the file is opened for
 //! each write, so whoever moves it away gets a new one.
 //!
 //! **Invariant**: nothing here is waited for by a request, and what is waiting has a bound; what does not fit, or cannot be
@@ -10,7 +10,7 @@
 mod file;
 mod queue;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use kv_blocks::{BlockSize, PromptBlocks, SequenceHash};
 use prometheus_client::{
@@ -32,6 +32,8 @@ pub struct DecisionLogSettings {
     pub interval: Duration,
     /// Whether a line has the hashes of the prompt's blocks, which say what it had in common with others.
     pub chains: bool,
+    /// Whether it has the prompt's text.
+    pub include_request_text: bool,
 }
 
 /// Bytes of lines that are written at once.
@@ -47,11 +49,27 @@ pub struct DecisionLog {
     errors: Family<[(&'static str, &'static str); 1], Counter>,
 }
 
+/// What a client wrote; not shown to anybody who debugs.
+pub(crate) struct RequestText(Box<str>);
+
+impl RequestText {
+    pub(crate) fn new(text: String) -> Self {
+        Self(text.into())
+    }
+}
+
+impl fmt::Debug for RequestText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
+}
+
 /// One line.
 #[derive(Debug)]
 struct Entry {
     receipt: Receipt,
     chain: Option<Arc<[SequenceHash]>>,
+    text: Option<RequestText>,
 }
 
 #[derive(Serialize)]
@@ -60,6 +78,8 @@ struct Line<'a> {
     receipt: &'a Receipt,
     #[serde(skip_serializing_if = "Option::is_none")]
     chain: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_text: Option<&'a str>,
 }
 
 const QUEUE_FULL: [(&str, &str); 1] = [("reason", "queue_full")];
@@ -91,12 +111,17 @@ impl DecisionLog {
         self.settings.chains
     }
 
+    /// Whether lines have the prompt's text.
+    pub(crate) fn wants_text(&self) -> bool {
+        self.settings.include_request_text
+    }
+
     /// Takes the receipt of a request that is over, and the prompt that it was decided by.
-    pub(crate) fn submit(&self, receipt: Receipt, prompt: Option<&PromptBlocks>) {
+    pub(crate) fn submit(&self, receipt: Receipt, prompt: Option<&PromptBlocks>, text: Option<RequestText>) {
         let size = receipt.decision().and_then(|decision| BlockSize::new(decision.block_size.into()).ok());
         // Hashed for the decision already.
         let chain = prompt.zip(size).map(|(prompt, size)| prompt.chain(size));
-        if !self.queue.push(Entry { receipt, chain }) {
+        if !self.queue.push(Entry { receipt, chain, text }) {
             self.lost.get_or_create(&QUEUE_FULL).inc();
         }
     }
@@ -135,7 +160,8 @@ impl DecisionLog {
         for entry in entries {
             let chain = entry.chain.as_ref().map(|chain| chain.iter().map(ToString::to_string).collect());
             // Our own types have string keys, and a Vec takes everything.
-            if serde_json::to_writer(&mut lines, &Line { receipt: &entry.receipt, chain }).is_ok() {
+            let request_text = entry.text.as_ref().map(|text| &*text.0);
+            if serde_json::to_writer(&mut lines, &Line { receipt: &entry.receipt, chain, request_text }).is_ok() {
                 lines.push(b'\n');
                 count += 1;
             }

@@ -56,5 +56,6 @@ impl Queue {
 }
 
 fn bytes(entry: &Entry) -> usize {
-    entry.receipt.bytes() + entry.chain.as_ref().map_or(0, |chain| size_of_val(&**chain))
+    let text = entry.text.as_ref().map_or(0, |text| text.0.len());
+    entry.receipt.bytes() + entry.chain.as_ref().map_or(0, |chain| size_of_val(&**chain)) + text
 }

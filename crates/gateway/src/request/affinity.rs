@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use dialect::{Anchor, RequestView};
 use http::HeaderMap;
+use kv_blocks::WorkerId;
 use prefix_view::{Holder, PrefixHash, StorageTier};
 use routing::{Affinity, Policy, PrefixHolder};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::prefill::Policies;
+use super::{clusters::Membership, prefill::Policies};
 use crate::Gateway;
 
 /// Headers that name a session, the first one that is there counts (contract V25).
@@ -20,6 +21,35 @@ pub(crate) struct Ties {
     pub(crate) keys: Affinity,
     /// Who holds the prompt's beginning, by streams that name whole prefixes; `None`: there are none, or nobody asks.
     pub(crate) holders: Option<Vec<PrefixHolder>>,
+    /// The workers that it is kept on.
+    pub(crate) cluster: Option<Membership>,
+    /// Under which who serves it is remembered.
+    beginning: Option<u64>,
+}
+
+impl Ties {
+    /// The same for a request of this cluster, whose name is its session's as if the client had sent it.
+    pub(super) fn in_cluster(mut self, cluster: Option<Membership>) -> Self {
+        if let Some(cluster) = &cluster {
+            self.keys.session_key = self.keys.session_key.map(|_| xxh3_64(cluster.name().as_bytes()));
+        }
+        Self { cluster, ..self }
+    }
+
+    /// The same with who served a prompt that began alike, where that is remembered at all.
+    pub(super) fn beginning(mut self, gateway: &Gateway, view: &RequestView<'_>) -> Self {
+        let Some(prefixes) = &gateway.shared_prefixes else { return self };
+        self.beginning = prefixes.key(view);
+        self.keys.served_by = self.beginning.and_then(|key| prefixes.find(gateway.clock.now(), key));
+        self
+    }
+
+    /// This worker took the request.
+    pub(super) fn served(&self, gateway: &Gateway, worker: WorkerId) {
+        if let (Some(prefixes), Some(key)) = (&gateway.shared_prefixes, self.beginning) {
+            prefixes.served(gateway.clock.now(), key, worker, gateway.ids.draw());
+        }
+    }
 }
 
 /// Of a request with these headers and this body, of which `view` was read. Nothing is hashed for policies that do not
@@ -38,9 +68,10 @@ pub(super) async fn of(
     let keys = Affinity {
         prefix_key: Anchor::of(view).map(|anchor| anchor.key(&view.model, max_bytes)),
         session_key: Some(session_key(headers, body, view)),
+        served_by: None,
     };
     let holders = if policies.any(Policy::asks_for_holders) { prefix_holders(gateway, &keys).await } else { None };
-    Ties { keys, holders }
+    Ties { keys, holders, ..Ties::default() }
 }
 
 /// Who holds the prompt's beginning; `None` where no streams of prefixes are followed.

@@ -10,7 +10,14 @@ use routing::{
     PrefillLeg, PrefillPool, Refusal, Stopwatch,
 };
 
-use super::{accept, affinity::Ties, dispatch, identify::Identified, prefill::Handover};
+use super::{
+    accept,
+    affinity::Ties,
+    clusters::Membership,
+    dispatch,
+    identify::Identified,
+    prefill::{Handover, Policies},
+};
 use crate::{
     Gateway,
     desk::{Decided, Waiter},
@@ -151,6 +158,8 @@ fn with_job<T>(
 ) -> T {
     let Placement { overrides, prompt, ties, salt, expected_output_tokens, answer, pin, failed, .. } = placement;
     let split = gateway.prefill.split(model).filter(|_| !matches!(placement.handover, Handover::NoPrompt));
+    let (own, policies) = (gateway.rules.by_model.of(model), Policies::of(gateway, overrides, model));
+    let busy_threshold = own.busy_threshold.or(gateway.rules.busy_threshold);
     let identity = prompt.blocks.as_ref().map_or(Identity::TextPrefix, |blocks| blocks.identity());
     let mut candidates = Vec::with_capacity(model.candidates.len());
     let mut excluded: Vec<Excluded> = model.unusable.iter().map(unusable).collect();
@@ -162,7 +171,7 @@ fn with_job<T>(
             Some(ExcludeReason::FailedBefore)
         } else {
             // One that was not asked for is left to the router to say so: that it is busy too is no reason to wait.
-            (asked_for && is_busy(worker, gateway.rules.busy_threshold)).then_some(ExcludeReason::Busy)
+            (asked_for && is_busy(worker, busy_threshold)).then_some(ExcludeReason::Busy)
         };
         let out = |reason| Excluded { target: candidate.target, name: Arc::clone(&worker.name), reason };
         if let Some(reason) = reason {
@@ -198,15 +207,19 @@ fn with_job<T>(
         pin = pin.filter(|pin| !prefill.iter().any(|candidate| pin.allows(candidate.target)));
         prefill.clear();
     }
+    if let Some(cluster) = ties.cluster.as_ref().filter(|_| pin.is_none()) {
+        keep_together(cluster, &mut candidates, &mut excluded);
+        keep_together(cluster, &mut prefill, &mut not_prefill);
+    }
     let pool = split.map(|rules| PrefillPool {
         candidates: &prefill,
         excluded: &not_prefill,
-        policy: rules.prefill_policy,
+        policy: policies.prefill,
         uncached_token_threshold: rules.uncached_token_threshold,
     });
     let stopwatch = Since(gateway.clock);
     let job = Job {
-        policy: overrides.policy.or_else(|| split?.decode_policy),
+        policy: Some(policies.decode),
         pin,
         blocks: prompt.blocks.as_ref(),
         affinity: ties.keys,
@@ -220,13 +233,29 @@ fn with_job<T>(
         prefill: pool,
         random: lot,
         overrides: Overrides {
-            overlap_weight: overrides.overlap_weight,
-            temperature: overrides.temperature,
+            overlap_weight: overrides.overlap_weight.or(own.overlap_weight),
+            temperature: overrides.temperature.or(own.temperature),
             priority: overrides.priority,
+            medium_weights: own.medium_weights,
         },
         stopwatch: &stopwatch,
     };
     act(gateway.clock.now(), &job)
+}
+
+/// Leaves out who is not of the cluster, unless nobody of it is there.
+fn keep_together(cluster: &Membership, candidates: &mut Vec<Candidate>, excluded: &mut Vec<Excluded>) {
+    if !candidates.iter().any(|candidate| cluster.has(&candidate.name)) {
+        return;
+    }
+    candidates.retain(|candidate| {
+        let stays = cluster.has(&candidate.name);
+        if !stays {
+            let name = Arc::clone(&candidate.name);
+            excluded.push(Excluded { target: candidate.target, name, reason: ExcludeReason::OtherCluster });
+        }
+        stays
+    });
 }
 
 fn unusable(unusable: &Unusable) -> Excluded {

@@ -14,6 +14,7 @@ use routing::{ExcludeReason, Patience, Refusal, receipt::Hold};
 use super::{
     decide::{self, Place, Placed, Placement},
     dispatch,
+    prefill::Policies,
 };
 use crate::{Gateway, desk::Waiter, lobby::Seat};
 
@@ -126,7 +127,7 @@ pub(crate) async fn place(
                     refresh(gateway, model);
                     continue;
                 }
-                Err(error) => break Err(TurnedAway { refusal: nobody(placement), error }),
+                Err(error) => break Err(TurnedAway { refusal: nobody(gateway, model, placement), error }),
             },
             Place::Refused(refusal) if refusal.queue_full => {
                 break Err(TurnedAway { refusal, error: queue_full() });
@@ -217,8 +218,8 @@ fn is_busy(refusal: &Refusal) -> bool {
 }
 
 /// The refusal of a request that gave up: the router had refused nobody.
-fn nobody(placement: &Placement<'_>) -> Refusal {
-    let policy = placement.overrides.policy.unwrap_or(routing::Policy::Warm);
+fn nobody(gateway: &Gateway, model: &ModelView, placement: &Placement<'_>) -> Refusal {
+    let policy = Policies::of(gateway, placement.overrides, model).decode;
     Refusal { policy, excluded: Vec::new(), queue_full: false }
 }
 

@@ -7,6 +7,8 @@
 
 mod accept;
 mod affinity;
+mod ask;
+mod clusters;
 mod decide;
 mod dispatch;
 mod headers;
@@ -34,6 +36,8 @@ use routing::{
     receipt::{AttemptClass, PromptNote},
 };
 
+pub(crate) use clusters::Clusters;
+pub use clusters::{Cluster, ClusterSettings};
 pub(crate) use dispatch::no_worker;
 pub(crate) use identify::Identify;
 pub(crate) use prefill::Prefills;
@@ -45,6 +49,7 @@ pub(crate) use settle::Won;
 use self::{
     accept::Call,
     affinity::Ties,
+    clusters::Membership,
     decide::{Placed, Placement},
     dispatch::{Content, Failure, LastWord},
     hold::{TurnedAway, Wait},
@@ -133,7 +138,7 @@ fn below<'a>(route: &Route, path: &'a str) -> &'a str {
 }
 
 /// The stages of a generation.
-async fn generate(gateway: &Arc<Gateway>, call: Call, dialect: Dialect, mut settle: Settle) -> Response<ReplyBody> {
+async fn generate(gateway: &Arc<Gateway>, mut call: Call, dialect: Dialect, mut settle: Settle) -> Response<ReplyBody> {
     let view = match dialect::view(dialect, call.body.bytes()) {
         Ok(view) => view,
         Err(error) => return refused(settle, &ApiError::from(error)),
@@ -150,18 +155,27 @@ async fn generate(gateway: &Arc<Gateway>, call: Call, dialect: Dialect, mut sett
         Ok(found) => found,
         Err(error) => return refused(settle, &error),
     };
-    let prompt = gateway.identify.run(&model.artefacts, dialect, call.body.bytes(), &view).await;
+    let (prompt, cluster) = tokio::join!(
+        gateway.identify.run(&model.artefacts, dialect, call.body.bytes(), &view),
+        clusters::of(gateway, &call.headers, &view),
+    );
     settle.timing().render = prompt.render_us;
     settle.timing().tokenize = prompt.tokenize_us;
-    settle.about(about(&view, &model, call.overrides.priority, &prompt));
+    let note = cluster.as_ref().map(Membership::note);
+    settle.about(About { cluster: note, ..about(&view, &model, call.overrides.priority, &prompt) });
     settle.looked_up(LookedUp::of(dialect, &view, &prompt));
     settle.prompt(prompt.blocks.as_ref());
+    settle.text(&view);
     gateway.metrics.identified(prompt.source.as_str());
     let policies = Policies::of(gateway, &call.overrides, &model);
+    let ties = affinity::of(gateway, policies, &call.headers, call.body.bytes(), &view).await;
+    if let Some(cluster) = &cluster {
+        cluster.tell(&mut call.headers);
+    }
     let errand = Errand {
         model,
         prompt,
-        ties: affinity::of(gateway, policies, &call.headers, call.body.bytes(), &view).await,
+        ties: ties.in_cluster(cluster).beginning(gateway, &view),
         salt: view.cache_salt.as_deref().map(Arc::from),
         expected_output_tokens: view.max_tokens,
         answer: if view.stream { Answer::Streamed } else { Answer::Whole },
@@ -244,7 +258,12 @@ async fn carried(
             }
         };
         let failure = match answer {
-            Ok(committed) => return relayed(gateway, committed, worker.worker.id, settle),
+            Ok(committed) => {
+                if committed.head.status.is_success() {
+                    ties.served(gateway, target.worker);
+                }
+                return relayed(gateway, committed, worker.worker.id, settle);
+            }
             Err(failure) => failure,
         };
         settle.attempt_failed(&failure);
@@ -268,6 +287,7 @@ fn about(view: &dialect::RequestView<'_>, model: &ModelView, priority: i32, prom
         lora: served.and_then(|candidate| candidate.lora.clone()),
         stream: view.stream,
         priority,
+        cluster: None,
         prompt: PromptNote { source: prompt.source, tokens: prompt.tokens, new_tokens: prompt.new_tokens },
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use routing::receipt::{DecisionId, Hold, PromptNote, Receipt, Timing, Verdict};
+use routing::receipt::{ClusterNote, DecisionId, Hold, PromptNote, Receipt, Timing, Verdict};
 
 /// What is known of a request before anything is decided.
 #[derive(Clone, Debug)]
@@ -12,6 +12,7 @@ pub(crate) struct About {
     pub(crate) lora: Option<Arc<str>>,
     pub(crate) stream: bool,
     pub(crate) priority: i32,
+    pub(crate) cluster: Option<ClusterNote>,
     pub(crate) prompt: PromptNote,
 }
 
@@ -31,6 +32,7 @@ impl About {
             served_model: self.served_model,
             lora: self.lora,
             session: None,
+            cluster: self.cluster,
             stream: self.stream,
             priority: self.priority,
             prompt: self.prompt,

@@ -24,6 +24,7 @@ use super::{
     about,
     accept::{Call, Overrides},
     affinity::{self, Ties},
+    clusters::{self, Membership},
     decide::{self, Place, Placed, Placement},
     dispatch,
     identify::Identified,
@@ -161,6 +162,8 @@ impl<'a> Asking<'a> {
         let salt = asked.view.cache_salt.as_deref().map(Arc::from);
         let policies = Policies::of(gateway, &asked.overrides, &model);
         let ties = affinity::of(gateway, policies, headers, bytes, &asked.view).await;
+        let cluster = clusters::of(gateway, headers, &asked.view).await;
+        let ties = ties.in_cluster(cluster).beginning(gateway, &asked.view);
         let handover = Handover::of(&asked.view);
         Ok(Self { gateway, asked, received, model, pin, exclude, handover, prompt, ties, salt, timing })
     }
@@ -233,7 +236,8 @@ impl<'a> Asking<'a> {
             timing,
         };
         let about = about(&self.asked.view, &self.model, self.asked.overrides.priority, &self.prompt);
-        Receipt { dry_run, ..about.receipt(decided) }
+        let cluster = self.ties.cluster.as_ref().map(Membership::note);
+        Receipt { dry_run, cluster, ..about.receipt(decided) }
     }
 }
 

@@ -2,22 +2,25 @@
 //! else the one with the fewest requests in flight.
 //!
 //! The rule of routers that keep an approximate tree of prompts per worker, on what the index knows instead. Of equal
-//! matches the fewest in flight. Weights do not count, and at overlap weight 0 neither does the cache.
+//! matches the fewest in flight. Weights do not count, and at overlap weight 0 neither does the cache. Where too little is
+//! cached and load is even, a target that is remembered to have served such a prompt goes before the others.
 //!
-//! Cost: 1 less the cached share of the prompt while the cache decides, 1 for all while the load does. Terms:
-//! `cached_share`, `in_flight`, `uneven` (1 while the load is too uneven for the cache to decide).
+//! Cost: 1 less the cached share of the prompt while the cache decides, 1 for all while the load does, 0 for the target
+//! that is remembered. Terms: `cached_share`, `in_flight`, `uneven` (1 while the load is too uneven for the cache to
+//! decide), `remembered` (1 for that target).
 
-use super::{Contender, CostUnit, Price, Rule, Scene, Terms};
-use crate::CacheAwareSettings;
+use super::{Contender, CostUnit, Price, Rule, Scene, Terms, remembered::Remembered};
+use crate::{CacheAwareSettings, RingSettings};
 
 #[derive(Debug)]
 pub(super) struct CacheAware {
     settings: CacheAwareSettings,
+    remembered: Remembered,
 }
 
 impl CacheAware {
-    pub(super) fn new(settings: CacheAwareSettings) -> Self {
-        Self { settings }
+    pub(super) fn new(settings: CacheAwareSettings, ring: RingSettings) -> Self {
+        Self { settings, remembered: Remembered::new(ring) }
     }
 
     fn uneven(&self, scene: &Scene<'_>) -> bool {
@@ -40,18 +43,27 @@ impl Rule for CacheAware {
         let uneven = self.uneven(scene);
         let matched = scene.contenders.iter().map(share).fold(0.0, f64::max);
         let by_cache = !uneven && scene.overlap_weight > 0.0 && matched > self.settings.match_threshold;
+        let remembered = if by_cache || uneven { None } else { self.remembered.preferred(scene) };
         scene
             .contenders
             .iter()
-            .map(|contender| {
+            .enumerate()
+            .map(|(i, contender)| {
+                let hinted = remembered == Some(i);
+                let flag = |set: bool| f64::from(u8::from(set));
+                let cost = match (hinted, by_cache) {
+                    (true, _) => 0.0,
+                    (false, true) => 1.0 - share(contender),
+                    (false, false) => 1.0,
+                };
                 let in_flight = contender.standing.load.in_flight;
                 Price {
                     tie: u64::from(in_flight),
                     terms: Terms::new(
-                        &["cached_share", "in_flight", "uneven"],
-                        [share(contender), f64::from(in_flight), f64::from(u8::from(uneven))],
+                        &["cached_share", "in_flight", "uneven", "remembered"],
+                        [share(contender), f64::from(in_flight), flag(uneven), flag(hinted)],
                     ),
-                    ..Price::of(if by_cache { 1.0 - share(contender) } else { 1.0 })
+                    ..Price::of(cost)
                 }
             })
             .collect()

@@ -1,17 +1,37 @@
 //! `dynamo_cost`: the target with the least work in blocks, to be computed and to be held.
 //!
-//! Cost: `overlap_weight * prefill_blocks + decode_blocks`. Terms:
+//! Cost: `overlap_weight * prefill_blocks + decode_blocks + request_blocks`. Terms:
 //!
 //! - `prefill_blocks`: prompt tokens that are not cached there and those still queued there, over its block size, as a
-//!   fraction; the queued ones leave at their request's first token;
+//!   fraction; the queued ones leave at their request's first token. Where hits outside the device are worth less than
+//!   whole ones, the rest of them is to be computed too;
 //! - `decode_blocks`: blocks of its active sequences with this prompt among them, shared prefixes counted once; a
 //!   sequence's leave when it ends, and all are 0 while active blocks are not tracked;
-//! - `overlap_weight`: the weight in force. At 0 caches do not count: pure load balancing.
+//! - `overlap_weight`: the weight in force. At 0 caches do not count: pure load balancing;
+//! - `request_blocks`: its requests in flight, at so many blocks each as configured (0 unless set).
 
-use super::{CostUnit, Price, Rule, Scene, Terms};
+use super::{Contender, CostUnit, Price, Rule, Scene, Terms};
+use crate::DynamoSettings;
 
-#[derive(Debug, Default)]
-pub(super) struct DynamoCost;
+#[derive(Debug)]
+pub(super) struct DynamoCost {
+    settings: DynamoSettings,
+}
+
+impl DynamoCost {
+    pub(super) fn new(settings: DynamoSettings) -> Self {
+        Self { settings }
+    }
+
+    /// Tokens to be computed there with this request.
+    fn prefill_tokens(&self, contender: &Contender<'_>) -> f64 {
+        let warm = contender.surveyed.warm;
+        let stored = f64::from(warm.disk) + f64::from(warm.remote);
+        let again = (1.0 - self.settings.host_cache_hit_weight) * f64::from(warm.host)
+            + (1.0 - self.settings.disk_cache_hit_weight) * stored;
+        contender.prefill_tokens_after() as f64 + again
+    }
+}
 
 impl Rule for DynamoCost {
     fn unit(&self) -> CostUnit {
@@ -29,14 +49,15 @@ impl Rule for DynamoCost {
             .iter()
             .map(|contender| {
                 let block_size = f64::from(contender.surveyed.candidate.namespace.block_size.tokens());
-                let prefill_blocks = contender.prefill_tokens_after() as f64 / block_size;
+                let prefill_blocks = self.prefill_tokens(contender) / block_size;
                 let decode_blocks = contender.standing.blocks_after as f64;
+                let request_blocks = self.settings.active_request_weight * f64::from(contender.standing.load.in_flight);
                 Price {
                     terms: Terms::new(
-                        &["prefill_blocks", "decode_blocks", "overlap_weight"],
-                        [prefill_blocks, decode_blocks, weight],
+                        &["prefill_blocks", "decode_blocks", "overlap_weight", "request_blocks"],
+                        [prefill_blocks, decode_blocks, weight, request_blocks],
                     ),
-                    ..Price::of(weight * prefill_blocks + decode_blocks)
+                    ..Price::of(weight * prefill_blocks + decode_blocks + request_blocks)
                 }
             })
             .collect()

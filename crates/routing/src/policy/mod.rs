@@ -19,9 +19,11 @@ mod dynamo_cost;
 mod kv_aware;
 mod least_latency;
 mod least_loaded;
+mod load_factor;
 mod power_of_two;
 mod prefix_hash;
 mod random;
+mod remembered;
 mod rendezvous_hash;
 mod ring;
 mod round_robin;
@@ -411,16 +413,16 @@ impl Rules {
             round_robin: Default::default(),
             random: Default::default(),
             least_loaded: Default::default(),
-            kv_aware: Default::default(),
+            kv_aware: kv_aware::KvAware::new(settings.ring),
             warm: Default::default(),
-            dynamo_cost: Default::default(),
+            dynamo_cost: dynamo_cost::DynamoCost::new(settings.dynamo),
             prefix_hash: prefix_hash::PrefixHash::new(settings.ring),
             rendezvous_hash: rendezvous_hash::RendezvousHash::new(settings.ring),
             consistent_hash: consistent_hash::ConsistentHash::new(settings.ring),
             power_of_two: Default::default(),
             weighted_round_robin: Default::default(),
             least_latency: Default::default(),
-            cache_aware: cache_aware::CacheAware::new(settings.cache_aware),
+            cache_aware: cache_aware::CacheAware::new(settings.cache_aware, settings.ring),
             composite: composite::Composite::new(settings.scoring),
         }
     }

@@ -28,6 +28,10 @@ impl Serialize for Receipt {
             served_model: self.served_model.as_deref(),
             lora: self.lora.as_deref(),
             session: self.session.as_deref(),
+            cluster: self
+                .cluster
+                .as_ref()
+                .map(|cluster| ClusterShape { name: &cluster.name, similarity: cluster.similarity }),
             stream: self.stream,
             priority: self.priority,
             policy: self.policy().as_str(),
@@ -71,6 +75,7 @@ struct Shape<'a> {
     served_model: Option<&'a str>,
     lora: Option<&'a str>,
     session: Option<&'a str>,
+    cluster: Option<ClusterShape<'a>>,
     stream: bool,
     priority: i32,
     policy: &'static str,
@@ -89,6 +94,12 @@ struct Shape<'a> {
     timing_us: &'a Timing,
     rewrites: &'a [&'static str],
     outcome: Option<OutcomeShape<'a>>,
+}
+
+#[derive(Serialize)]
+struct ClusterShape<'a> {
+    name: &'a str,
+    similarity: Option<f64>,
 }
 
 #[derive(Serialize)]

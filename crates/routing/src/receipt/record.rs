@@ -36,6 +36,8 @@ pub struct Receipt {
     pub lora: Option<Arc<str>>,
     /// Session key.
     pub session: Option<Arc<str>>,
+    /// The semantic cluster that the prompt belongs to.
+    pub cluster: Option<ClusterNote>,
     /// Whether the client asked for a stream.
     pub stream: bool,
     /// Higher goes first.
@@ -93,6 +95,15 @@ impl Receipt {
     pub fn worker(&self) -> Option<&Arc<str>> {
         self.decision().map(|decision| &decision.winner_name)
     }
+}
+
+/// The semantic cluster that a prompt belongs to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClusterNote {
+    /// Its name.
+    pub name: Arc<str>,
+    /// How near the prompt is to it, as a cosine; `None`: the client named it.
+    pub similarity: Option<f64>,
 }
 
 /// What the router answered.

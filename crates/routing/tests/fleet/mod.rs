@@ -85,12 +85,12 @@ pub(crate) fn ask(tokens: Vec<u32>) -> Ask {
 pub(crate) fn with_prefix(key: u64) -> Ask {
     let mut digest = [0xa5; 32];
     digest[..8].copy_from_slice(&key.to_be_bytes());
-    Ask { affinity: Affinity { prefix_key: Some(digest), session_key: None }, ..ask(Vec::new()) }
+    Ask { affinity: Affinity { prefix_key: Some(digest), ..Affinity::default() }, ..ask(Vec::new()) }
 }
 
 /// A request of which nothing is known but its session.
 pub(crate) fn in_session(key: u64) -> Ask {
-    Ask { affinity: Affinity { prefix_key: None, session_key: Some(key) }, ..ask(Vec::new()) }
+    Ask { affinity: Affinity { session_key: Some(key), ..Affinity::default() }, ..ask(Vec::new()) }
 }
 
 /// Numbers without a pattern, the same in every run.

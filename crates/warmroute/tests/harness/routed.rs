@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Program, RawClient, RawReply, Router, Sim, eventually};
 
 /// Tokens are computed in debug builds too, however long they take.
-const CONFIG: &str = "routing: {tokenize_budget: 60s}\n";
+const CONFIG: &str = "routing:\n  tokenize_budget: 60s\n";
 
 /// Engines `a`, `b`, ... on free ports and a router that has seen them all. Dropping it ends everything.
 pub struct Routed {
@@ -22,6 +22,13 @@ impl Routed {
     /// One engine per list of flags.
     pub fn start(engines: &[&[&str]]) -> Self {
         Self::with(engines, "", &[])
+    }
+
+    /// The same, with more keys of section `routing`, each on lines of its own behind two spaces.
+    pub fn with_routing(engines: &[&[&str]], keys: &str) -> Self {
+        // The section that every file begins with goes on.
+        assert!(keys.starts_with("  "), "{keys}");
+        Self::with(engines, keys, &[])
     }
 
     /// The same, with more sections of configuration and more flags of `serve`.

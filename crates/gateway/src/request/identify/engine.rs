@@ -14,10 +14,8 @@ use std::{
     time::Duration,
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use fleet::{Fleet, WorkerView};
-use http::{HeaderMap, HeaderValue, Method, Request, Uri, header};
-use http_body_util::Full;
 use net::Clock;
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -31,8 +29,8 @@ use super::{
     standing::{Failed, Failure, Standings},
 };
 use crate::{
-    request::{dispatch::next_data, headers},
-    upstream::{Answer, Outgoing, Pools, SendFailure},
+    request::ask::{self, Unanswered},
+    upstream::Pools,
 };
 
 /// A question over loopback or a rack's network costs some ten times the time of a computation here: 50 ms with the default
@@ -149,36 +147,22 @@ impl EngineTokens {
 
     async fn ask_worker(&self, worker: &WorkerView, question: Bytes, seats: &Seats) -> Result<Vec<u32>, Failed> {
         let most = question.len() * ANSWER_FACTOR + ANSWER_SLACK;
-        let outgoing = Outgoing {
-            worker: worker.id,
-            url: &worker.url,
-            request: request(worker, question),
+        let question = ask::Question {
+            worker,
+            path: "/tokenize",
+            body: question,
+            most_bytes: most,
             connect_timeout: self.connect_timeout,
         };
-        let sent = self.pools.send(outgoing, &self.clock).await.map_err(|failure| match failure {
-            SendFailure::NotSent { .. } => Failed::Unreachable,
-            // The worker may have closed a connection that was kept from an earlier request.
-            SendFailure::NoHead => Failed::Late,
-            SendFailure::Protocol => Failed::Broken,
-        });
-        let Answer { response, connection } = sent?;
-        let (head, mut body) = response.into_parts();
-        if headers::tell_two_lengths(&head.headers) {
-            return Err(Failed::Broken);
-        }
-        let mut answer = BytesMut::new();
-        while let Some(data) = next_data(&mut body).await {
-            let data = data.map_err(|_| Failed::Broken)?;
-            if answer.len() + data.len() > most {
-                return Err(Failed::Broken);
-            }
-            answer.extend_from_slice(&data);
-        }
-        self.pools.give_back(worker.id, connection, self.clock);
-        match head.status.as_u16() {
+        let answered = ask::ask(&self.pools, self.clock, question).await.map_err(|why| match why {
+            Unanswered::Unreachable => Failed::Unreachable,
+            Unanswered::Lost => Failed::Late,
+            Unanswered::Broken => Failed::Broken,
+        })?;
+        match answered.status {
             200 => {
-                let cost = own::cost_of(answer.len(), COST_PER_BYTE);
-                let read = seats.run(cost, move || serde_json::from_slice::<TokenizeReply>(&answer)).await;
+                let cost = own::cost_of(answered.body.len(), COST_PER_BYTE);
+                let read = seats.run(cost, move || serde_json::from_slice::<TokenizeReply>(&answered.body)).await;
                 read.and_then(Result::ok).map(|reply| reply.tokens).ok_or(Failed::Broken)
             }
             400 | 413 | 422 => Err(Failed::Refused),
@@ -221,18 +205,6 @@ impl Drop for Waiting<'_> {
 #[derive(Deserialize)]
 struct TokenizeReply {
     tokens: Vec<u32>,
-}
-
-fn request(worker: &WorkerView, question: Bytes) -> Request<Full<Bytes>> {
-    let host = HeaderValue::try_from(worker.url.authority()).unwrap_or(HeaderValue::from_static("localhost"));
-    let mut fields = headers::upstream(&HeaderMap::new(), host, worker.api_key.as_ref().map(|key| key.expose()));
-    fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    fields.insert(header::CONTENT_LENGTH, HeaderValue::from(question.len()));
-    let mut request = Request::new(Full::new(question));
-    *request.method_mut() = Method::POST;
-    *request.uri_mut() = worker.url.path("/tokenize").parse().unwrap_or_else(|_| Uri::from_static("/tokenize"));
-    *request.headers_mut() = fields;
-    request
 }
 
 #[cfg(test)]

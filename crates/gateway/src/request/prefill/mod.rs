@@ -89,14 +89,17 @@ pub(crate) struct Policies {
 }
 
 impl Policies {
+    /// The request's own word goes first, then that of its model, then that for all.
     pub(crate) fn of(gateway: &Gateway, overrides: &accept::Overrides, model: &ModelView) -> Self {
         let policy = |asked| gateway.router.policy(asked);
+        let own = gateway.rules.by_model.of(model);
         match gateway.prefill.split(model) {
-            None => Self { decode: policy(overrides.policy), prefill: None },
-            Some(rules) => Self {
-                decode: policy(overrides.policy.or(rules.decode_policy)),
-                prefill: Some(policy(rules.prefill_policy)),
-            },
+            None => Self { decode: policy(overrides.policy.or(own.policy)), prefill: None },
+            Some(rules) => {
+                let decode = own.decode_policy.or(own.policy).or(rules.decode_policy);
+                let prefill = own.prefill_policy.or(own.policy).or(rules.prefill_policy);
+                Self { decode: policy(overrides.policy.or(decode)), prefill: Some(policy(prefill)) }
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use dialect::RequestView;
 use kv_blocks::PromptBlocks;
 use routing::{
     PrefillNote,
@@ -9,6 +10,7 @@ use routing::{
 };
 
 use super::Settle;
+use crate::decision_log::RequestText;
 
 /// What is not known yet when a receipt is first shown.
 #[derive(Clone, Debug)]
@@ -34,6 +36,7 @@ pub(super) struct Logged {
     /// Kept apart from the ring, which may have let go of it by then.
     receipt: Option<Box<Receipt>>,
     prompt: Option<Arc<PromptBlocks>>,
+    text: Option<RequestText>,
 }
 
 impl Settle {
@@ -44,11 +47,18 @@ impl Settle {
         }
     }
 
+    /// The prompt's text, where the log is to have it; nobody else ever does.
+    pub(crate) fn text(&mut self, view: &RequestView<'_>) {
+        if self.gateway.log.as_ref().is_some_and(|log| log.wants_text()) {
+            self.logged.text = dialect::opening(view, usize::MAX).map(RequestText::new);
+        }
+    }
+
     /// The receipt is shown for the first time; with an outcome it is complete.
     pub(super) fn log_shown(&mut self, receipt: &Receipt) {
         let Some(log) = &self.gateway.log else { return };
         if receipt.outcome.is_some() {
-            log.submit(receipt.clone(), self.logged.prompt.as_deref());
+            log.submit(receipt.clone(), self.logged.prompt.as_deref(), self.logged.text.take());
         } else {
             self.logged.receipt = Some(Box::new(receipt.clone()));
         }
@@ -58,6 +68,6 @@ impl Settle {
     pub(super) fn log_end(&mut self, end: &End) {
         let (Some(log), Some(mut receipt)) = (&self.gateway.log, self.logged.receipt.take()) else { return };
         end.clone().complete(&mut receipt);
-        log.submit(*receipt, self.logged.prompt.as_deref());
+        log.submit(*receipt, self.logged.prompt.as_deref(), self.logged.text.take());
     }
 }

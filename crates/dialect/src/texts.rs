@@ -1,0 +1,103 @@
+//! Two texts of a request: how its prompt begins, and what was asked last.
+
+use std::borrow::Cow;
+
+use crate::{PromptPart, RawJson, RequestView, prefix_key::content_text};
+
+/// The first `max_chars` characters of the prompt: those of its text, or of the texts of its messages with their roles.
+/// `None` where there is no text.
+///
+/// ```
+/// use dialect::{Dialect, opening, view};
+///
+/// let body = br#"{"model": "m", "prompt": "once upon a time"}"#;
+/// assert_eq!(opening(&view(Dialect::Completions, body).unwrap(), 4).as_deref(), Some("once"));
+/// ```
+pub fn opening(view: &RequestView<'_>, max_chars: usize) -> Option<String> {
+    let mut text = String::new();
+    match &view.prompt {
+        PromptPart::Text(prompt) => text.extend(prompt.chars().take(max_chars)),
+        PromptPart::Messages(messages) => {
+            let mut left = max_chars;
+            for message in messages.elements()? {
+                let role = message.member("role").and_then(RawJson::string);
+                let said = message.member("content").and_then(content_text);
+                for part in [role, said].into_iter().flatten() {
+                    let before = text.len();
+                    text.extend(part.chars().chain(['\n']).take(left));
+                    left -= text[before..].chars().count();
+                }
+                if left == 0 {
+                    break;
+                }
+            }
+        }
+        PromptPart::TokenIds(_) | PromptPart::Batch { .. } | PromptPart::None => {}
+    }
+    (!text.is_empty()).then_some(text)
+}
+
+/// What the user said last, or the prompt that is no chat; at most `max_chars` characters of it. `None` where there is no
+/// such text.
+///
+/// ```
+/// use dialect::{Dialect, last_said, view};
+///
+/// let body = br#"{"model": "m", "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}"#;
+/// assert_eq!(last_said(&view(Dialect::Chat, body).unwrap(), 10).as_deref(), Some("a"));
+/// ```
+pub fn last_said(view: &RequestView<'_>, max_chars: usize) -> Option<String> {
+    let text = match &view.prompt {
+        PromptPart::Text(text) => text.clone(),
+        PromptPart::Messages(messages) => {
+            let of_user =
+                |message: &RawJson<'_>| message.member("role").and_then(RawJson::string).as_deref() == Some("user");
+            messages.elements()?.filter(of_user).last()?.member("content").and_then(content_text)?
+        }
+        PromptPart::TokenIds(_) | PromptPart::Batch { .. } | PromptPart::None => return None,
+    };
+    let cut = text.char_indices().nth(max_chars).map_or(text.len(), |(at, _)| at);
+    let text = match text {
+        Cow::Borrowed(text) => text[..cut].to_owned(),
+        Cow::Owned(mut text) => {
+            text.truncate(cut);
+            text
+        }
+    };
+    (!text.trim().is_empty()).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Dialect, view};
+
+    fn chat(messages: &str) -> String {
+        format!(r#"{{"model": "m", "messages": {messages}}}"#)
+    }
+
+    #[test]
+    fn a_prompt_begins_with_its_messages_whatever_comes_after_so_many_characters() {
+        let opening = |body: &str, most| opening(&view(Dialect::Chat, body.as_bytes()).expect("a body"), most);
+        let body = chat(
+            r#"[{"role": "system", "content": "äöü"}, {"role": "user", "content": [{"type": "text", "text": "hi"}]}]"#,
+        );
+        assert_eq!(opening(&body, 256).as_deref(), Some("system\näöü\nuser\nhi\n"));
+        assert_eq!(opening(&body, 9).as_deref(), Some("system\näö"));
+        assert_eq!(opening(&chat("[]"), 9), None);
+        assert_eq!(opening(&chat("5"), 9), None);
+    }
+
+    #[test]
+    fn what_was_said_last_is_the_last_message_of_the_user() {
+        let said = |body: &str, most| last_said(&view(Dialect::Chat, body.as_bytes()).expect("a body"), most);
+        let body = chat(
+            r#"[{"role": "user", "content": "first"}, {"role": "user", "content": [{"type": "text", "text": "äöü"}]},
+                {"role": "assistant", "content": "no"}]"#,
+        );
+        assert_eq!(said(&body, 100).as_deref(), Some("äöü"));
+        assert_eq!(said(&body, 2).as_deref(), Some("äö"));
+        assert_eq!(said(&chat(r#"[{"role": "system", "content": "a"}]"#), 10), None);
+        assert_eq!(said(&chat(r#"[{"role": "user", "content": " "}]"#), 10), None);
+    }
+}

@@ -1,0 +1,77 @@
+//! One question of our own to a worker, beside the requests of clients: a JSON body there, a bounded answer back.
+
+use bytes::{Bytes, BytesMut};
+use fleet::WorkerView;
+use http::{HeaderMap, HeaderValue, Method, Request, Uri, header};
+use http_body_util::Full;
+use net::Clock;
+
+use super::{dispatch::next_data, headers};
+use crate::upstream::{Answer, Outgoing, Pools, SendFailure};
+
+/// What is asked, and of whom.
+#[derive(Debug)]
+pub(super) struct Question<'a> {
+    pub(super) worker: &'a WorkerView,
+    pub(super) path: &'static str,
+    pub(super) body: Bytes,
+    /// A longer answer is none.
+    pub(super) most_bytes: usize,
+    pub(super) connect_timeout: std::time::Duration,
+}
+
+/// A whole answer.
+#[derive(Debug)]
+pub(super) struct Answered {
+    pub(super) status: u16,
+    pub(super) body: BytesMut,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unanswered {
+    /// Nobody was reached.
+    Unreachable,
+    /// The connection ended before anything came. The worker may have closed one that was kept from an earlier request.
+    Lost,
+    /// What came is no answer, or too long.
+    Broken,
+}
+
+/// Asks. Dropping the future closes the connection.
+pub(super) async fn ask(pools: &Pools, clock: Clock, question: Question<'_>) -> Result<Answered, Unanswered> {
+    let Question { worker, path, body, most_bytes, connect_timeout } = question;
+    let request = request(worker, path, body);
+    let outgoing = Outgoing { worker: worker.id, url: &worker.url, request, connect_timeout };
+    let Answer { response, connection } = pools.send(outgoing, &clock).await.map_err(|failure| match failure {
+        SendFailure::NotSent { .. } => Unanswered::Unreachable,
+        SendFailure::NoHead => Unanswered::Lost,
+        SendFailure::Protocol => Unanswered::Broken,
+    })?;
+    let (head, mut incoming) = response.into_parts();
+    if headers::tell_two_lengths(&head.headers) {
+        return Err(Unanswered::Broken);
+    }
+    let mut body = BytesMut::new();
+    while let Some(data) = next_data(&mut incoming).await {
+        let data = data.map_err(|_| Unanswered::Broken)?;
+        if body.len() + data.len() > most_bytes {
+            return Err(Unanswered::Broken);
+        }
+        body.extend_from_slice(&data);
+    }
+    pools.give_back(worker.id, connection, clock);
+    Ok(Answered { status: head.status.as_u16(), body })
+}
+
+fn request(worker: &WorkerView, path: &str, body: Bytes) -> Request<Full<Bytes>> {
+    let host = HeaderValue::try_from(worker.url.authority()).unwrap_or(HeaderValue::from_static("localhost"));
+    let mut fields = headers::upstream(&HeaderMap::new(), host, worker.api_key.as_ref().map(|key| key.expose()));
+    fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    fields.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
+    let mut request = Request::new(Full::new(body));
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = worker.url.path(path).parse().unwrap_or_else(|_| Uri::from_static("/"));
+    *request.headers_mut() = fields;
+    request
+}

@@ -1,0 +1,108 @@
+//! Vectors of texts, from a worker's `/v1/embeddings`.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use fleet::{Fleet, WorkerView};
+use net::Clock;
+use serde::Deserialize;
+
+use super::vectors::Direction;
+use crate::{
+    request::ask::{Question, Unanswered, ask},
+    upstream::Pools,
+};
+
+/// Bytes of an answer for each text: 4096 numbers, and some room.
+const BYTES_PER_TEXT: usize = 256 << 10;
+
+/// Asks for vectors.
+#[derive(Debug)]
+pub(super) struct Embedder {
+    pub(super) fleet: Arc<Fleet>,
+    pub(super) pools: Pools,
+    pub(super) clock: Clock,
+    pub(super) connect_timeout: Duration,
+    pub(super) model: Arc<str>,
+    /// Workers take turns.
+    pub(super) turn: AtomicUsize,
+}
+
+/// Why there are no vectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoVectors {
+    /// No worker that serves the model is ready.
+    NoWorker,
+    /// It did not answer in time, or in the form of the API.
+    NoAnswer,
+}
+
+impl Embedder {
+    /// The directions of these texts, in their order, within `limit`.
+    pub(super) async fn directions(&self, texts: &[&str], limit: Duration) -> Result<Vec<Direction>, NoVectors> {
+        let worker = self.next_worker().ok_or(NoVectors::NoWorker)?;
+        let body = serde_json::json!({"model": &*self.model, "input": texts}).to_string();
+        let question = Question {
+            worker: &worker,
+            path: "/v1/embeddings",
+            body: body.into(),
+            most_bytes: BYTES_PER_TEXT * texts.len(),
+            connect_timeout: self.connect_timeout,
+        };
+        let answer = tokio::time::timeout(limit, ask(&self.pools, self.clock, question)).await;
+        let answered = answer.unwrap_or(Err(Unanswered::Lost)).ok().filter(|answered| answered.status == 200);
+        let directions = answered.and_then(|answered| read(&answered.body, texts.len()));
+        if directions.is_none() {
+            tracing::debug!(worker = %worker.name, texts = texts.len(), "no vectors from the worker");
+        }
+        directions.ok_or(NoVectors::NoAnswer)
+    }
+
+    /// The one whose turn it is, of those that serve the model and are well.
+    fn next_worker(&self) -> Option<Arc<WorkerView>> {
+        let snapshot = self.fleet.snapshot();
+        let model = snapshot.model(&self.model).filter(|model| !model.panic)?;
+        let turn = self.turn.fetch_add(1, Relaxed).checked_rem(model.candidates.len())?;
+        Some(Arc::clone(&model.candidates.get(turn)?.worker))
+    }
+}
+
+#[derive(Deserialize)]
+struct Reply {
+    data: Vec<Item>,
+}
+
+#[derive(Deserialize)]
+struct Item {
+    index: usize,
+    embedding: Vec<f32>,
+}
+
+/// One direction for each of so many texts; `None` if that is not what the reply says.
+fn read(body: &[u8], texts: usize) -> Option<Vec<Direction>> {
+    let Reply { mut data } = serde_json::from_slice(body).ok()?;
+    data.sort_unstable_by_key(|item| item.index);
+    let complete = data.len() == texts && data.iter().enumerate().all(|(at, item)| item.index == at);
+    complete.then(|| data.into_iter().map(|item| Direction::of(item.embedding)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vectors_are_told_apart_by_their_index_and_a_reply_that_lacks_one_is_none() {
+        let body = br#"{"data": [{"index": 1, "embedding": [0.0, 2.0]}, {"index": 0, "embedding": [5.0, 0.0]}]}"#;
+        let read_two = read(body, 2).expect("two vectors");
+        assert_eq!(read_two, [Direction::of(vec![1.0, 0.0]), Direction::of(vec![0.0, 1.0])]);
+        assert_eq!(read(body, 1), None);
+        assert_eq!(read(br#"{"data": [{"index": 1, "embedding": []}]}"#, 1), None);
+        assert_eq!(read(br#"{"data": [{"index": 0, "embedding": "AAAA"}]}"#, 1), None);
+        assert_eq!(read(b"{", 1), None);
+    }
+}

@@ -1,0 +1,222 @@
+//! Semantic clusters: prompts that mean alike go to the same few workers.
+//!
+//! A cluster is known by examples. Their vectors are asked for once, in the background; the middle of them stands for the
+//! cluster. A request's last question is asked for too, beside its tokens, and belongs to the nearest cluster if that is
+//! near enough. Whatever goes wrong with that costs the request its cluster and nothing else.
+//!
+//! **Invariant**: a request waits for its cluster no longer than configured, and not at all for a while after a failure.
+
+mod embed;
+mod vectors;
+
+use std::{
+    convert::Infallible,
+    future::pending,
+    sync::{Arc, OnceLock, atomic::AtomicUsize},
+    time::Duration,
+};
+
+use dialect::RequestView;
+use fleet::Fleet;
+use http::{HeaderMap, HeaderValue};
+use kv_blocks::Moment;
+use net::Clock;
+use parking_lot::Mutex;
+use routing::receipt::ClusterNote;
+use tokio::sync::Semaphore;
+
+use self::{
+    embed::{Embedder, NoVectors},
+    vectors::Direction,
+};
+use crate::{Gateway, metrics::ClusterResults, upstream::Pools};
+
+/// Names the cluster, of a client that knows it, and for the worker that gets the request.
+const CLUSTER_ID: &str = "x-semantic-cluster-id";
+/// Characters of a question that are asked about: about as many tokens as small embedding models read.
+const MAX_CHARS: usize = 2_000;
+/// Questions on their way at once; a request that finds no room goes without a cluster.
+const ASKING: usize = 64;
+/// Nobody asks for so long after a failure: a server that hangs would cost every request the whole time limit.
+const REST: Duration = Duration::from_secs(1);
+/// Examples in one question, and how long it may take: they are computed while nobody waits.
+const EXAMPLES: usize = 32;
+const LEARNING: Duration = Duration::from_secs(10);
+/// Pauses between attempts to learn the examples.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Clusters by their examples.
+#[derive(Clone, Debug)]
+pub struct ClusterSettings {
+    /// The model whose vectors are compared.
+    pub embedding_model: Arc<str>,
+    /// Least cosine between a question and the middle of a cluster's examples, 0 to 1.
+    pub threshold: f64,
+    /// Longest that a request waits for its vector.
+    pub timeout: Duration,
+    /// The clusters.
+    pub clusters: Vec<Cluster>,
+}
+
+/// One cluster.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    /// Its name.
+    pub name: Arc<str>,
+    /// What is asked there.
+    pub examples: Vec<String>,
+    /// Names of its workers.
+    pub workers: Vec<Arc<str>>,
+}
+
+/// A request's cluster.
+#[derive(Clone, Debug)]
+pub(crate) struct Membership {
+    cluster: Arc<Cluster>,
+    /// `None`: the client named it.
+    similarity: Option<f64>,
+}
+
+impl Membership {
+    pub(crate) fn name(&self) -> &str {
+        &self.cluster.name
+    }
+
+    /// Whether this worker is one of the cluster's.
+    pub(crate) fn has(&self, worker: &str) -> bool {
+        self.cluster.workers.iter().any(|name| **name == *worker)
+    }
+
+    /// The worker that gets the request learns its cluster, as from a client that knows it.
+    pub(crate) fn tell(&self, headers: &mut HeaderMap) {
+        if let Ok(name) = HeaderValue::from_bytes(self.cluster.name.as_bytes()) {
+            headers.insert(CLUSTER_ID, name);
+        }
+    }
+
+    pub(crate) fn note(&self) -> ClusterNote {
+        ClusterNote { name: Arc::clone(&self.cluster.name), similarity: self.similarity }
+    }
+}
+
+/// The cluster of a request, where there are any.
+pub(super) async fn of(gateway: &Gateway, headers: &HeaderMap, view: &RequestView<'_>) -> Option<Membership> {
+    match &gateway.clusters {
+        Some(clusters) => clusters.of(headers, view).await,
+        None => None,
+    }
+}
+
+/// What all requests share of it.
+#[derive(Debug)]
+pub(crate) struct Clusters {
+    clusters: Vec<Arc<Cluster>>,
+    threshold: f64,
+    timeout: Duration,
+    embedder: Embedder,
+    /// The middle of each cluster's examples, once they are known.
+    middles: OnceLock<Vec<Direction>>,
+    asking: Semaphore,
+    rests_until: Mutex<Moment>,
+    clock: Clock,
+    results: ClusterResults,
+}
+
+impl Clusters {
+    pub(crate) fn new(
+        settings: ClusterSettings,
+        fleet: Arc<Fleet>,
+        pools: Pools,
+        clock: Clock,
+        connect_timeout: Duration,
+        results: ClusterResults,
+    ) -> Self {
+        let ClusterSettings { embedding_model, threshold, timeout, clusters } = settings;
+        let embedder =
+            Embedder { fleet, pools, clock, connect_timeout, model: embedding_model, turn: AtomicUsize::new(0) };
+        Self {
+            clusters: clusters.into_iter().map(Arc::new).collect(),
+            threshold,
+            timeout,
+            embedder,
+            middles: OnceLock::new(),
+            asking: Semaphore::new(ASKING),
+            rests_until: Mutex::new(Moment::START),
+            clock,
+            results,
+        }
+    }
+
+    /// The cluster of a request with these headers. A client that names one is believed; one that names another is left to it.
+    pub(crate) async fn of(&self, headers: &HeaderMap, view: &RequestView<'_>) -> Option<Membership> {
+        if let Some(named) = headers.get(CLUSTER_ID).filter(|named| !named.is_empty()) {
+            let cluster = self.clusters.iter().find(|cluster| cluster.name.as_bytes() == named.as_bytes())?;
+            self.results.count("named");
+            return Some(Membership { cluster: Arc::clone(cluster), similarity: None });
+        }
+        let (result, membership) = match self.nearest(view).await {
+            Ok((cluster, similarity)) if similarity >= self.threshold => {
+                ("matched", Some(Membership { cluster, similarity: Some(similarity) }))
+            }
+            Ok(_) => ("below_threshold", None),
+            Err(why) => (why, None),
+        };
+        self.results.count(result);
+        membership
+    }
+
+    async fn nearest(&self, view: &RequestView<'_>) -> Result<(Arc<Cluster>, f64), &'static str> {
+        let middles = self.middles.get().ok_or("not_learnt")?;
+        let said = dialect::last_said(view, MAX_CHARS).ok_or("no_text")?;
+        let now = self.clock.now();
+        if now < *self.rests_until.lock() {
+            return Err("failed");
+        }
+        // Closed never; full means that the worker is far behind.
+        let _seat = self.asking.try_acquire().map_err(|_| "failed")?;
+        let directions = self.embedder.directions(&[&said], self.timeout).await.map_err(|why| {
+            *self.rests_until.lock() = self.clock.now() + REST;
+            tracing::debug!(?why, "a request goes without a cluster");
+            "failed"
+        })?;
+        let (at, similarity) = directions.first().and_then(|one| one.nearest(middles)).ok_or("failed")?;
+        let cluster = self.clusters.get(at).ok_or("failed")?;
+        Ok((Arc::clone(cluster), similarity))
+    }
+
+    /// Learns the clusters' examples, as often as it takes.
+    pub(crate) async fn learning(&self) -> Infallible {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.learn().await {
+                Ok(middles) => {
+                    tracing::info!(clusters = middles.len(), model = %self.embedder.model, "semantic clusters learnt");
+                    // Nobody else sets it.
+                    let _ = self.middles.set(middles);
+                    return pending().await;
+                }
+                // While workers come up that is how it should be.
+                Err(NoVectors::NoWorker) => tracing::debug!("no worker for the examples of semantic clusters yet"),
+                Err(NoVectors::NoAnswer) => {
+                    tracing::warn!(model = %self.embedder.model, "no vectors for the examples of semantic clusters: trying again");
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    async fn learn(&self) -> Result<Vec<Direction>, NoVectors> {
+        let mut middles = Vec::with_capacity(self.clusters.len());
+        for cluster in &self.clusters {
+            let texts: Vec<&str> = cluster.examples.iter().map(String::as_str).collect();
+            let mut directions = Vec::with_capacity(texts.len());
+            for part in texts.chunks(EXAMPLES) {
+                directions.extend(self.embedder.directions(part, LEARNING).await?);
+            }
+            middles.push(Direction::middle(&directions));
+        }
+        Ok(middles)
+    }
+}

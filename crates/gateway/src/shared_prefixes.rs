@@ -1,0 +1,46 @@
+//! Who served prompts that begin alike: the memory of this router, behind a lock held for one look.
+//!
+//! Each router has its own. One that several routers share would answer the same two questions.
+
+use dialect::RequestView;
+use kv_blocks::{Moment, WorkerId};
+use parking_lot::Mutex;
+use routing::{PrefixMemory, PrefixMemorySettings};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// How beginnings are remembered.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedPrefixSettings {
+    /// Characters of a prompt that count.
+    pub prefix_chars: usize,
+    /// The memory.
+    pub memory: PrefixMemorySettings,
+}
+
+/// The memory that all requests share.
+#[derive(Debug)]
+pub(crate) struct SharedPrefixes {
+    prefix_chars: usize,
+    memory: Mutex<PrefixMemory>,
+}
+
+impl SharedPrefixes {
+    pub(crate) fn new(settings: SharedPrefixSettings) -> Self {
+        Self { prefix_chars: settings.prefix_chars, memory: Mutex::new(PrefixMemory::new(settings.memory)) }
+    }
+
+    /// Hash of the model and of how its prompt begins; `None` where there is no text.
+    pub(crate) fn key(&self, view: &RequestView<'_>) -> Option<u64> {
+        let beginning = dialect::opening(view, self.prefix_chars)?;
+        // No model's name holds what stands between.
+        Some(xxh3_64(format!("{}\0{beginning}", view.model).as_bytes()))
+    }
+
+    pub(crate) fn find(&self, now: Moment, key: u64) -> Option<WorkerId> {
+        self.memory.lock().find(now, key)
+    }
+
+    pub(crate) fn served(&self, now: Moment, key: u64, worker: WorkerId, random: u64) {
+        self.memory.lock().served(now, key, worker, random);
+    }
+}

@@ -1,0 +1,179 @@
+//! Who served the prompts that begin alike: a short memory for where nothing else is known of a prompt.
+//!
+//! A hint and no more: nobody says whether the worker still has anything of it. Whoever asks looks at load first.
+//!
+//! **Invariant**: never more entries than allowed; what was asked for longest ago goes first.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use kv_blocks::{Moment, WorkerId};
+
+use crate::choose::unit;
+
+/// How the memory works.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PrefixMemorySettings {
+    /// How long an entry counts after it was written.
+    pub ttl: Duration,
+    /// How often an entry that is there already is written anew, 0 to 1.
+    pub write_probability: f64,
+    /// Most entries.
+    pub max_entries: usize,
+}
+
+impl Default for PrefixMemorySettings {
+    fn default() -> Self {
+        Self { ttl: Duration::from_secs(300), write_probability: 0.1, max_entries: 100_000 }
+    }
+}
+
+/// The memory. Keys are hashes over the model and a prompt's beginning.
+///
+/// ```
+/// use kv_blocks::{Moment, WorkerId};
+/// use routing::{PrefixMemory, PrefixMemorySettings};
+///
+/// let mut memory = PrefixMemory::new(PrefixMemorySettings::default());
+/// memory.served(Moment::START, 7, WorkerId(1), 0);
+/// assert_eq!(memory.find(Moment::START, 7), Some(WorkerId(1)));
+/// ```
+#[derive(Debug)]
+pub struct PrefixMemory {
+    settings: PrefixMemorySettings,
+    entries: HashMap<u64, Entry>,
+    /// Keys by when they were last asked for or written.
+    by_use: BTreeMap<u64, u64>,
+    uses: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    worker: WorkerId,
+    written: Moment,
+    used: u64,
+}
+
+impl PrefixMemory {
+    /// An empty memory.
+    pub fn new(settings: PrefixMemorySettings) -> Self {
+        Self { settings, entries: HashMap::new(), by_use: BTreeMap::new(), uses: 0 }
+    }
+
+    /// Who served the last request with this beginning that was written down.
+    pub fn find(&mut self, now: Moment, key: u64) -> Option<WorkerId> {
+        let entry = self.entries.get(&key)?;
+        let (worker, fresh) = (entry.worker, now.since(entry.written) < self.settings.ttl);
+        if fresh {
+            self.touch(key)
+        } else {
+            self.remove(key)
+        }
+        fresh.then_some(worker)
+    }
+
+    /// A worker took a request. What is not there is written; what is, now and then, as `random` says: often enough to
+    /// follow a prompt that moved, and seldom enough to cost nothing where the memory is shared.
+    pub fn served(&mut self, now: Moment, key: u64, worker: WorkerId, random: u64) {
+        let known = self.entries.get(&key).is_some_and(|entry| now.since(entry.written) < self.settings.ttl);
+        if known && unit(random) >= self.settings.write_probability {
+            return;
+        }
+        let used = self.entries.get(&key).map_or(0, |entry| entry.used);
+        self.by_use.remove(&used);
+        self.entries.insert(key, Entry { worker, written: now, used: 0 });
+        self.touch(key);
+        while self.entries.len() > self.settings.max_entries
+            && let Some((_, oldest)) = self.by_use.pop_first()
+        {
+            self.entries.remove(&oldest);
+        }
+    }
+
+    /// Entries, those that do not count any more among them.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    fn touch(&mut self, key: u64) {
+        // From 1 on: 0 is an entry that was never used.
+        self.uses += 1;
+        if let Some(entry) = self.entries.get_mut(&key) {
+            self.by_use.remove(&entry.used);
+            entry.used = self.uses;
+            self.by_use.insert(self.uses, key);
+        }
+    }
+
+    fn remove(&mut self, key: u64) {
+        if let Some(entry) = self.entries.remove(&key) {
+            self.by_use.remove(&entry.used);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    const ALWAYS: u64 = 0;
+    const NEVER: u64 = u64::MAX;
+
+    fn at(seconds: u64) -> Moment {
+        Moment::START + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    #[contract("V44")]
+    fn an_entry_lives_for_three_hundred_seconds_from_when_it_was_written() {
+        let mut memory = PrefixMemory::new(PrefixMemorySettings::default());
+        memory.served(at(0), 1, WorkerId(1), NEVER);
+        assert_eq!(memory.find(at(299), 1), Some(WorkerId(1)));
+        assert_eq!(memory.find(at(300), 1), None);
+        assert!(memory.is_empty(), "what is too old is dropped when it is met");
+        memory.served(at(400), 1, WorkerId(2), NEVER);
+        assert_eq!(memory.find(at(400), 1), Some(WorkerId(2)), "one that is gone is written whatever the lot says");
+    }
+
+    #[test]
+    #[contract("V44")]
+    fn a_known_beginning_is_written_anew_one_time_in_ten() {
+        let mut memory = PrefixMemory::new(PrefixMemorySettings::default());
+        memory.served(at(0), 1, WorkerId(1), NEVER);
+        memory.served(at(10), 1, WorkerId(2), NEVER);
+        assert_eq!(memory.find(at(10), 1), Some(WorkerId(1)));
+        memory.served(at(20), 1, WorkerId(2), ALWAYS);
+        assert_eq!(memory.find(at(319), 1), Some(WorkerId(2)));
+        let mut written = 0;
+        for i in 0..10_000u64 {
+            memory.served(at(20), 1, WorkerId(1), NEVER);
+            let before = memory.find(at(20), 1);
+            let other = if before == Some(WorkerId(3)) { WorkerId(4) } else { WorkerId(3) };
+            memory.served(at(20), 1, other, crate::choose::draw(5, usize::try_from(i).expect("small")));
+            written += u32::from(memory.find(at(20), 1) != before);
+        }
+        assert!((800..1200).contains(&written), "{written} of 10000");
+    }
+
+    #[test]
+    #[contract("V44")]
+    fn what_was_asked_for_longest_ago_makes_room() {
+        let mut memory = PrefixMemory::new(PrefixMemorySettings { max_entries: 3, ..Default::default() });
+        for key in 0..3 {
+            memory.served(at(key), key, WorkerId(1), NEVER);
+        }
+        assert!(memory.find(at(3), 0).is_some());
+        memory.served(at(4), 9, WorkerId(1), NEVER);
+        let left: Vec<_> = (0..10).filter(|key| memory.find(at(5), *key).is_some()).collect();
+        assert_eq!((left, memory.len(), memory.by_use.len()), (vec![0, 2, 9], 3, 3));
+    }
+}

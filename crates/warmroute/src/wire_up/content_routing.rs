@@ -1,0 +1,30 @@
+//! What requests are kept together by beside blocks and sessions, as the request path reads it.
+
+use config::{SemanticClusters, SharedPrefixRouting};
+use gateway::{Cluster, ClusterSettings, SharedPrefixSettings};
+use routing::PrefixMemorySettings;
+
+pub(super) fn clusters(settings: &SemanticClusters) -> ClusterSettings {
+    let cluster = |cluster: &config::SemanticCluster| Cluster {
+        name: cluster.name.as_str().into(),
+        examples: cluster.examples.clone(),
+        workers: cluster.workers.iter().map(|name| name.as_str().into()).collect(),
+    };
+    ClusterSettings {
+        embedding_model: settings.embedding_model.as_str().into(),
+        threshold: settings.threshold,
+        timeout: settings.timeout,
+        clusters: settings.clusters.iter().map(cluster).collect(),
+    }
+}
+
+pub(super) fn shared_prefixes(settings: SharedPrefixRouting) -> SharedPrefixSettings {
+    SharedPrefixSettings {
+        prefix_chars: settings.prefix_chars,
+        memory: PrefixMemorySettings {
+            ttl: settings.ttl,
+            write_probability: settings.write_probability,
+            max_entries: settings.max_entries,
+        },
+    }
+}
