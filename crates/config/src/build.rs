@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 
 use crate::{
     Admin, ChatTemplate, CircuitBreaker, DecisionLog, Decisions, HealthChecks, Level, Listen, LogFormat, Logging,
-    Metrics, Model, Models, Parity, PrefixRouting, Queue, Request, Retry, Routing, Server, Settings, Tokenizer,
+    Metrics, Model, Models, Parity, PrefixRouting, Queue, Request, Retry, Routing, Server, Session, SessionMode,
+    Settings, Tokenizer,
     checked::{Checked, Value},
     places::Places,
     problem::Draft,
@@ -203,8 +204,21 @@ fn routing(section: &Checked) -> Routing {
         track_active_blocks: section.key("track_active_blocks").bool(),
         tokenize_budget: section.key("tokenize_budget").duration(),
         reservation_ttl: section.key("reservation_ttl").duration(),
+        session: session(section.key("session")),
         speculative: section.key("speculative").bool(),
         speculative_ttl: section.key("speculative_ttl").duration(),
+    }
+}
+
+fn session(section: &Checked) -> Session {
+    let headers = section.key("headers").items().iter().filter_map(Checked::text);
+    Session {
+        mode: match section.key("mode").word() {
+            Some("hard") => SessionMode::Hard,
+            Some("off") => SessionMode::Off,
+            _ => SessionMode::Soft,
+        },
+        headers: headers.map(str::to_ascii_lowercase).collect(),
     }
 }
 

@@ -21,7 +21,7 @@ pub use kv::{
 pub use parity::Parity;
 pub use queue::Queue;
 pub use redis::Redis;
-pub use routing::{PrefixRouting, Routing};
+pub use routing::{PrefixRouting, Routing, Session, SessionMode};
 pub use worker::{CheckMethod, Engine, EventSource, HealthCheck, ReplayEndpoint, Worker, WorkerKvEvents};
 
 use crate::{Listen, Problem, places::Places};

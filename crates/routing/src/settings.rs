@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Policy, QueueSettings, ScoringSettings};
+use crate::{Policy, QueueSettings, ScoringSettings, SessionMode};
 
 /// Settings of the decision.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +32,8 @@ pub struct RoutingSettings {
     pub prediction_ttl: Duration,
     /// What a cached block is worth by where it sits.
     pub medium_weights: MediumWeights,
+    /// How much sessions count.
+    pub session: SessionMode,
     /// How requests are held.
     pub queue: QueueSettings,
     /// Whether blocks of active sequences are counted.
@@ -55,6 +57,7 @@ impl Default for RoutingSettings {
             speculative_ttl: Duration::from_secs(2),
             prediction_ttl: Duration::from_secs(120),
             medium_weights: MediumWeights::default(),
+            session: SessionMode::default(),
             queue: QueueSettings::default(),
             track_active_blocks: true,
             kept_candidates: 16,

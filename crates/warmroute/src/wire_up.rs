@@ -23,6 +23,7 @@ use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
 use routing::{
     OverlapMeasure, Policy, PrefixTally, QueueSettings, RingSettings, Router, RoutingSettings, ScoringSettings,
+    SessionMode,
     receipt::{Ring, RingLimits},
 };
 use tokio::{sync::watch, task::JoinHandle};
@@ -297,6 +298,11 @@ pub(crate) fn routing(settings: &Settings) -> RoutingSettings {
         speculative: routing.speculative,
         speculative_ttl: routing.speculative_ttl,
         prediction_ttl: settings.kv_events.prediction.ttl,
+        session: match routing.session.mode {
+            config::SessionMode::Soft => SessionMode::Soft,
+            config::SessionMode::Hard => SessionMode::Hard,
+            config::SessionMode::Off => SessionMode::Off,
+        },
         queue: QueueSettings {
             enabled: settings.queue.enabled,
             hold_above: settings.queue.hold_above,
@@ -368,6 +374,8 @@ fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
         busy_threshold: settings.routing.busy_threshold,
         reservation_ttl: settings.routing.reservation_ttl,
         max_prefix_bytes: settings.prefix_routing.max_prefix_length,
+        // Names that are none were refused with the configuration.
+        session_headers: settings.routing.session.headers.iter().filter_map(|name| name.parse().ok()).collect(),
         disaggregation: disaggregation(settings),
         waiting: Waiting {
             busy: settings.queue.enabled.then_some(settings.queue.wait),

@@ -30,7 +30,6 @@ impl About {
             model: self.model,
             served_model: self.served_model,
             lora: self.lora,
-            session: None,
             stream: self.stream,
             priority: self.priority,
             prompt: self.prompt,

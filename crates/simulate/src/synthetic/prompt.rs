@@ -42,8 +42,8 @@ pub(super) fn written(planned: &[Planned], size: BlockSize, mut room: usize) -> 
         room = room.checked_sub(prompt.div_ceil(size.tokens()) as usize).ok_or(SyntheticError::TooLong)?;
         let _ = write!(
             text,
-            r#"{{"timestamp": {}, "input_length": {prompt}, "output_length": {}, "hash_ids": ["#,
-            request.at_ms, request.output_tokens
+            r#"{{"timestamp": {}, "session": {}, "input_length": {prompt}, "output_length": {}, "hash_ids": ["#,
+            request.at_ms, request.parts[1].text, request.output_tokens
         );
         for (place, key) in keys(&request.parts, prompt, size.tokens()).enumerate() {
             let next = ids.len();
