@@ -253,7 +253,7 @@ keys! {
     User "user"
     SessionId "session_id"
     UserId "user_id"
-    PromptCacheKey "prompt_cache_key"
+    PromptCache "prompt_cache_key"
     Metadata "metadata"
     AddGenerationPrompt "add_generation_prompt"
     ContinueFinalMessage "continue_final_message"
@@ -333,7 +333,7 @@ impl<'a> Fields<'a> {
                 user: self.get(Key::User).and_then(name),
                 session_id: self.get(Key::SessionId).and_then(name),
                 user_id: self.get(Key::UserId).and_then(name),
-                prompt_cache_key: self.get(Key::PromptCacheKey).and_then(name),
+                prompt_cache_key: self.get(Key::PromptCache).and_then(name),
                 metadata_user_id: self.get(Key::Metadata).and_then(|it| it.member("user_id")).and_then(name),
             },
             rendering: Rendering {
