@@ -210,7 +210,7 @@ proptest! {
         let (mut now, mut open) = (Moment::START, Vec::new());
         for _ in 0..600 {
             match dice.below(12) {
-                0 => { fleet.router.forget(WorkerId(1 + dice.below(workers as usize) as u32)); }
+                0 => { fleet.router.forget(fleet.candidates[dice.below(fleet.candidates.len())].target.worker); }
                 1 => now = now + Duration::from_secs(dice.below(1_000) as u64),
                 2 | 3 if !open.is_empty() => {
                     let id = open.swap_remove(dice.below(open.len()));
