@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let size = BlockSize::new(512)?;
     println!("workload load events | mean TTFT in ms: off soft hard | hits: off soft hard");
     for kind in args {
-        let mut trace = Trace::read(&kind.parse::<Synthetic>()?.text(size)?, size)?;
+        let mut trace = Trace::read(&kind.parse::<Synthetic>()?.text_with_sessions(size)?, size)?;
         trace.drop_what_exceeds(&profile);
         for load in [0.3, 0.55] {
             for (events, delay_ms, loss) in [("all", 20, 0.0), ("late", 2_000, 0.0), ("lost", 20, 0.1)] {
