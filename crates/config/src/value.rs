@@ -79,6 +79,7 @@ pub(crate) fn scalar(kind: &Kind, given: &Located, written: &Located, check_url:
         Kind::KeyPrefix { max } => texts(text, |text| is_key_prefix(text, max), unusable),
         Kind::Text => texts(text, |_| true, unusable),
         Kind::Path => texts(text, |text| !text.is_empty(), unusable),
+        Kind::HeaderName => texts(text, is_header_name, unusable),
         Kind::UrlPath => texts(text, is_url_path, unusable),
         Kind::Endpoint => texts(text, is_endpoint, unusable),
         Kind::Stream(schemes) => texts(text, |text| is_stream(text, schemes), unusable),
@@ -148,6 +149,12 @@ fn is_one_line(text: &str) -> bool {
 /// Characters that a pattern gives a meaning would make a search for the keys find others too.
 fn is_key_prefix(text: &str, max: usize) -> bool {
     (1..=max).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"*?[]\\".contains(&byte))
+}
+
+/// A token, as HTTP has it.
+fn is_header_name(text: &str) -> bool {
+    let may = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    (1..=256).contains(&text.len()) && text.bytes().all(may)
 }
 
 fn is_url_path(text: &str) -> bool {

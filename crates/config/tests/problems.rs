@@ -175,13 +175,13 @@ fn a_section_of_a_later_version_is_no_unknown_key() {
 
 #[test]
 fn a_key_of_a_later_version_takes_its_default_only() {
-    sources::settings("server: {tls: {cert: ~}, also_listen: []}\nrouting: {session: {mode: soft}}\n");
+    sources::settings("server: {tls: {cert: ~}, also_listen: []}\n");
     sources::settings("circuit_breaker: {sweep: 10s}\nmetrics: {exemplars: true}\nadmin: {dashboard: true}\n");
     for (text, path) in [
         ("server: {tls: {cert: /c.pem}}", "server.tls.cert"),
         ("server: {also_listen: [\"127.0.0.1:1\"]}", "server.also_listen"),
         ("admin: {tls: {cert: /c.pem}}", "admin.tls"),
-        ("routing: {session: {mode: hard}}", "routing.session.mode"),
+        ("routing: {medium_weights: {cpu: 0.5}}", "routing.medium_weights.cpu"),
         ("models: {aliases: {a: b}}", "models.aliases"),
         ("kv_events: {snapshot: /s}", "kv_events.snapshot"),
         ("request: {hedge_after: 1s}", "request.hedge_after"),
@@ -398,4 +398,17 @@ fn a_unix_socket_with_a_role_of_its_own_is_refused_with_the_reason() {
         assert!(found.message.contains("handed over between hosts and ports"), "{found}");
     }
     settings("workers: [{name: e, url: \"unix:///run/e.sock\"}]\n");
+}
+
+#[test]
+#[contract("V25")]
+fn a_session_header_that_is_no_name_of_a_header_is_refused_with_what_is_expected() {
+    for bad in ["x session", "\"\"", "x-sessi\u{f6}n", "\"a:b\""] {
+        let problems = sources::problems(&format!("routing: {{session: {{headers: [x-good, {bad}]}}}}\n"));
+        assert_eq!(problems.len(), 1, "{bad}: {problems:?}");
+        let text = problems[0].to_string();
+        assert!(text.contains("routing.session.headers[1]") && text.contains("the name of a header"), "{text}");
+    }
+    let settings = sources::settings("routing: {session: {mode: hard, headers: [X-Room, session_id]}}\n");
+    assert_eq!(settings.routing.session.headers, ["x-room", "session_id"]);
 }

@@ -86,12 +86,18 @@ pub struct Session<'a> {
     pub session_id: Option<Cow<'a, str>>,
     /// `user_id`.
     pub user_id: Option<Cow<'a, str>>,
+    /// `prompt_cache_key`: what OpenAI's clients send to be led to the same cache.
+    pub prompt_cache_key: Option<Cow<'a, str>>,
+    /// `metadata.user_id`: Claude Code's has the session in it.
+    pub metadata_user_id: Option<Cow<'a, str>>,
 }
 
 impl Session<'_> {
-    /// The first that is there, in the order of contract V25.
+    /// The first that is there, in the order of contract V25; after those what clients of agents send.
     pub fn key(&self) -> Option<&str> {
-        [&self.params_session_id, &self.user, &self.session_id, &self.user_id].into_iter().find_map(Option::as_deref)
+        let in_contract = [&self.params_session_id, &self.user, &self.session_id, &self.user_id];
+        let of_agents = [&self.prompt_cache_key, &self.metadata_user_id];
+        in_contract.into_iter().chain(of_agents).find_map(Option::as_deref)
     }
 }
 
@@ -247,6 +253,8 @@ keys! {
     User "user"
     SessionId "session_id"
     UserId "user_id"
+    PromptCache "prompt_cache_key"
+    Metadata "metadata"
     AddGenerationPrompt "add_generation_prompt"
     ContinueFinalMessage "continue_final_message"
     AddSpecialTokens "add_special_tokens"
@@ -325,6 +333,8 @@ impl<'a> Fields<'a> {
                 user: self.get(Key::User).and_then(name),
                 session_id: self.get(Key::SessionId).and_then(name),
                 user_id: self.get(Key::UserId).and_then(name),
+                prompt_cache_key: self.get(Key::PromptCache).and_then(name),
+                metadata_user_id: self.get(Key::Metadata).and_then(|it| it.member("user_id")).and_then(name),
             },
             rendering: Rendering {
                 add_generation_prompt: flag(Key::AddGenerationPrompt),

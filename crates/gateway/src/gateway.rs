@@ -9,6 +9,7 @@ use std::{
 };
 
 use fleet::Fleet;
+use http::HeaderName;
 use kv_blocks::HashScheme;
 use net::Clock;
 use parity::Book;
@@ -84,6 +85,8 @@ pub struct Rules {
     pub reservation_ttl: Duration,
     /// Bytes of a prompt's beginning that policies go by which keep equal beginnings together.
     pub max_prefix_bytes: usize,
+    /// Headers that name a session, the first that is there counts.
+    pub session_headers: Vec<HeaderName>,
     /// How prompts are computed apart from their replies.
     pub disaggregation: Disaggregation,
     /// How requests wait.
@@ -159,6 +162,7 @@ pub(crate) struct RequestRules {
     pub(crate) retry: RetryRules,
     pub(crate) busy_threshold: Option<f64>,
     pub(crate) by_model: ModelRouting,
+    pub(crate) session_headers: Vec<HeaderName>,
     pub(crate) max_prefix_bytes: usize,
 }
 
@@ -212,6 +216,7 @@ impl Gateway {
                 busy_threshold: rules.busy_threshold,
                 by_model: rules.by_model,
                 max_prefix_bytes: rules.max_prefix_bytes,
+                session_headers: rules.session_headers,
             },
             reservations: Reservations::new(rules.reservation_ttl),
             prefill: Prefills::new(rules.disaggregation),

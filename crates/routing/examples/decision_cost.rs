@@ -127,6 +127,7 @@ impl Bench {
             blocks: Some(prompt),
             affinity: Affinity::default(),
             prefix_holders: None,
+            session: None,
             prompt_tokens: BLOCKS * BLOCK_TOKENS,
             expected_output_tokens: Some(200),
             answer: Answer::Streamed,

@@ -6,6 +6,7 @@ use crate::{
     CostUnit, Decision, Excluded, Method, Policy, PotentialLoad, Reserved, Scored,
     policy::{Contender, Price, Scene},
     pools::Prompt,
+    session::Course,
 };
 
 /// A winner, and everything that was weighed against it.
@@ -23,6 +24,8 @@ pub(crate) struct Choice<'a> {
     pub(crate) policy: Policy,
     /// The policy that priced: another one where the first needs a key that the request has not.
     pub(crate) ruling: Policy,
+    /// What this means for the request's session, if it has one.
+    pub(crate) session: Option<Course>,
     /// How the policy placed the request, where it tells ways apart.
     pub(crate) label: Option<&'static str>,
     /// Cold work that targets seen for the first time were taken to have behind them.
@@ -43,6 +46,11 @@ impl Choice<'_> {
     /// Whether another policy priced than the one that was asked.
     pub(crate) fn fell_back(&self) -> bool {
         self.policy.fell_back_to(self.ruling)
+    }
+
+    /// Whether the session decided, and the policy did not.
+    pub(crate) fn by_session(&self) -> bool {
+        self.session.is_some_and(|session| session.decided)
     }
 
     /// The contender that won.
@@ -78,6 +86,7 @@ impl Choice<'_> {
                 prefill_tokens: surveyed.uncached_tokens,
                 decode_blocks: u32::try_from(self.winner().new_blocks()).unwrap_or(u32::MAX),
             },
+            session: self.session.map(|session| session.note),
             prefill: None,
             hash_us,
             lookup_us,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kv_blocks::Target;
 
-use crate::{CacheSource, CostUnit, Excluded, Policy, PrefillNote, TargetLoad, Terms};
+use crate::{CacheSource, CostUnit, Excluded, Policy, PrefillNote, SessionNote, TargetLoad, Terms};
 
 /// Who won, who came second, and what each would have cost.
 #[derive(Clone, Debug)]
@@ -14,7 +14,8 @@ pub struct Decision {
     /// How the winner was found.
     pub method: Method,
     /// How the policy placed the request, where it tells ways apart: `prefix_hash` says `prefix_hash` (the key's owner),
-    /// `overflow` (the owner is full) or `fallback` (there was no key). `None` for a request that was pinned.
+    /// `overflow` (the owner is full) or `fallback` (there was no key). `None` for a request that was pinned, or went to the
+    /// target of its session.
     pub label: Option<&'static str>,
     /// Unit of every cost.
     pub cost_unit: CostUnit,
@@ -42,6 +43,8 @@ pub struct Decision {
     pub prompt_blocks: u32,
     /// Load counted on the winner.
     pub reserved: Reserved,
+    /// What became of its session; `None`: it has none that anybody looks at.
+    pub session: Option<SessionNote>,
     /// What becomes of its prefill, where another pool computes prompts.
     pub prefill: Option<PrefillNote>,
     /// Microseconds spent hashing the prompt's blocks.

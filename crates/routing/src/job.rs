@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use kv_blocks::{DpRank, Namespace, PromptBlocks, Target, Tier, WorkerId};
 
-use crate::{Affinity, MediumWeights, Patience, Policy, PrefillPool, PrefixHolder};
+use crate::{Affinity, MediumWeights, Patience, Policy, PrefillPool, PrefixHolder, SessionKeys};
 
 /// One request that needs a target.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +17,8 @@ pub struct Job<'a> {
     pub blocks: Option<&'a Arc<PromptBlocks>>,
     /// What the request has in common with others that should meet it on the same target.
     pub affinity: Affinity,
+    /// By what its session is recognised; `None`: it belongs to none. See [`crate::Router::session_mode`].
+    pub session: Option<&'a Arc<SessionKeys>>,
     /// Who holds the prompt's beginning, by streams that name whole prefixes; `None`: there are none.
     pub prefix_holders: Option<&'a [PrefixHolder]>,
     /// Prompt length in tokens; an estimate when the blocks are over text.

@@ -135,6 +135,8 @@ impl<'a> Split<'a> {
             excluded: pool.excluded,
             // Its only token is its prompt's end.
             answer: if job.answer == Answer::Elsewhere { Answer::Elsewhere } else { Answer::Streamed },
+            // It is with whoever generates: its past is there when its next request comes.
+            session: None,
             prefill: None,
             ..*job
         };

@@ -14,7 +14,9 @@ use std::{cmp::Ordering, collections::BTreeMap, sync::Arc, time::Duration};
 
 use kv_blocks::{Moment, PromptBlocks};
 
-use crate::{Affinity, Answer, Candidate, Excluded, Job, NoStopwatch, Overrides, Policy, PrefixHolder, Ticket};
+use crate::{
+    Affinity, Answer, Candidate, Excluded, Job, NoStopwatch, Overrides, Policy, PrefixHolder, SessionKeys, Ticket,
+};
 
 /// How requests are held.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -165,6 +167,7 @@ pub(crate) struct OwnJob {
     policy: Option<Policy>,
     blocks: Option<Arc<PromptBlocks>>,
     affinity: Affinity,
+    session: Option<Arc<SessionKeys>>,
     prefix_holders: Option<Vec<PrefixHolder>>,
     prompt_tokens: u32,
     expected_output_tokens: Option<u32>,
@@ -181,6 +184,7 @@ impl OwnJob {
             policy: job.policy,
             blocks: job.blocks.cloned(),
             affinity: job.affinity,
+            session: job.session.cloned(),
             prefix_holders: job.prefix_holders.map(<[_]>::to_vec),
             prompt_tokens: job.prompt_tokens,
             expected_output_tokens: job.expected_output_tokens,
@@ -200,6 +204,7 @@ impl OwnJob {
             pin: None,
             blocks: self.blocks.as_ref(),
             affinity: self.affinity,
+            session: self.session.as_ref(),
             prefix_holders: self.prefix_holders.as_deref(),
             prompt_tokens: self.prompt_tokens,
             expected_output_tokens: self.expected_output_tokens,

@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 
 use crate::{
     CacheSource, Candidate, Decision, Dispatch, ExcludeReason, Excluded, Job, Leg, Method, Plan, Policy, PotentialLoad,
-    PrefillNote, Rates, Refusal, Released, ReservationId, RoutingSettings, ScoredCounts, TargetLoad, Ticket,
+    PrefillNote, Rates, Refusal, Released, ReservationId, RoutingSettings, ScoredCounts, SessionMode, TargetLoad,
+    Ticket,
     choice::{Choice, Circumstances},
     ledger::SequenceBlocks,
     policy::Contender,
@@ -51,6 +52,7 @@ use crate::{
 ///     pin: None,
 ///     blocks: None,
 ///     affinity: Affinity::default(),
+///     session: None,
 ///     prefix_holders: None,
 ///     prompt_tokens: 100,
 ///     expected_output_tokens: None,
@@ -84,6 +86,11 @@ impl Router {
     /// The policy of a request that asks for this one, or for none.
     pub fn policy(&self, asked: Option<Policy>) -> Policy {
         asked.unwrap_or(self.settings.policy)
+    }
+
+    /// How much [`Job::session`] counts in a request under this policy; [`SessionMode::Off`]: it is not looked at.
+    pub fn session_mode(&self, policy: Policy) -> SessionMode {
+        self.settings.session.under(policy)
     }
 
     /// Finds a target for `job` and counts its load there, or holds it until there is one that can begin; where another
@@ -273,11 +280,17 @@ impl Router {
         state.latencies.forget(worker);
         state.health.forget(worker);
         state.rules.forget(worker);
+        state.sessions.forget(worker);
     }
 
     /// Requests under the policies that score, by who decided.
     pub fn scored(&self) -> ScoredCounts {
         self.state.lock().scored
+    }
+
+    /// Keys by which sessions are remembered.
+    pub fn session_keys(&self) -> usize {
+        self.state.lock().sessions.len()
     }
 
     /// Open reservations.
@@ -356,6 +369,7 @@ fn method(job: &Job<'_>, choice: &Choice<'_>) -> Method {
     match (job.pin, choice.order.len()) {
         (Some(_), _) => Method::Pinned,
         (None, 1) => Method::OnlyCandidate,
+        (None, _) if choice.by_session() => Method::Session,
         (None, _) if choice.fell_back() => Method::Fallback,
         (None, _) => Method::Policy,
     }

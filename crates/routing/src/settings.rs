@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Policy, QueueSettings, ScoringSettings};
+use crate::{Policy, QueueSettings, ScoringSettings, SessionMode};
 
 /// Settings of the decision.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,6 +34,8 @@ pub struct RoutingSettings {
     pub medium_weights: MediumWeights,
     /// What `dynamo_cost` counts beside blocks to compute and to hold.
     pub dynamo: DynamoSettings,
+    /// How much sessions count.
+    pub session: SessionMode,
     /// How requests are held.
     pub queue: QueueSettings,
     /// Whether blocks of active sequences are counted.
@@ -58,6 +60,7 @@ impl Default for RoutingSettings {
             prediction_ttl: Duration::from_secs(120),
             medium_weights: MediumWeights::default(),
             dynamo: DynamoSettings::default(),
+            session: SessionMode::default(),
             queue: QueueSettings::default(),
             track_active_blocks: true,
             kept_candidates: 16,

@@ -6,7 +6,7 @@ use kv_blocks::{Moment, Target};
 use kv_index::Promised;
 
 use crate::{
-    CacheSource, Job, Policy, ReservationId, RoutingSettings, ScoredCounts, TargetLoad,
+    CacheSource, Job, Policy, ReservationId, RoutingSettings, ScoredCounts, SessionMode, SessionState, TargetLoad,
     choice::Choice,
     choose::{order, pick},
     health::HealthBook,
@@ -17,6 +17,7 @@ use crate::{
     pools::Prompt,
     queue::Queue,
     rates::RateBook,
+    session::{Course, SessionBook},
     survey::Survey,
 };
 
@@ -31,6 +32,7 @@ pub(crate) struct State {
     pub(crate) scored: ScoredCounts,
     pub(crate) queue: Queue,
     pub(crate) output: OutputLength,
+    pub(crate) sessions: SessionBook,
 }
 
 impl State {
@@ -44,6 +46,7 @@ impl State {
             scored: ScoredCounts::default(),
             queue: Queue::default(),
             output: OutputLength::default(),
+            sessions: SessionBook::default(),
         }
     }
 
@@ -58,6 +61,9 @@ impl State {
     ) -> Choice<'a> {
         let overlap_weight = job.overrides.overlap_weight.unwrap_or(settings.overlap_weight);
         let temperature = job.overrides.temperature.unwrap_or(settings.temperature);
+        let mode = settings.session.under(policy);
+        let keys = job.session.filter(|_| mode != SessionMode::Off);
+        let found = keys.and_then(|keys| self.sessions.find(now, keys));
         self.ledger.pass(now);
         let Survey { contenders: surveyed, prompts, .. } = survey;
         let targets = surveyed.iter().map(|surveyed| surveyed.candidate.target);
@@ -92,14 +98,22 @@ impl State {
             prices.iter_mut().for_each(|price| price.terms = price.terms.of_fallback());
         }
         let order = order(&prices, job.random);
-        let place = if rule.draws() { pick(&prices, &order, temperature, job.random) } else { 0 };
+        let mut place = if rule.draws() { pick(&prices, &order, temperature, job.random) } else { 0 };
+        let session = keys.and_then(|keys| {
+            let line: Vec<_> = order.iter().map(|i| (&scene.contenders[*i], prices[*i].cost)).collect();
+            Course::of((keys, found), mode, job.pin, &line, &mut place)
+        });
+        if session.is_some_and(|session| session.note.state == SessionState::MovedFull) {
+            prices.iter_mut().for_each(|price| price.terms = price.terms.of_full_session());
+        }
         let label = match job.pin {
-            // Who was asked for by name was not placed by the policy.
+            // Who was asked for by name was not placed by the policy, nor was who has the session.
             Some(_) => None,
+            None if session.is_some_and(|session| session.decided) => None,
             None if policy.fell_back_to(ruling) => Some(FALLBACK),
             None => prices[order[place]].label,
         };
-        Choice { unit: rule.unit(), policy, ruling, label, newcomer_cold_tokens, scene, prices, order, place }
+        Choice { unit: rule.unit(), policy, ruling, session, label, newcomer_cold_tokens, scene, prices, order, place }
     }
 
     /// Counts the request's load on the winner.
@@ -107,12 +121,16 @@ impl State {
         let targets = choice.scene.contenders.iter().map(Contender::target);
         self.ledger.note_backlogs(now, targets, choice.newcomer_cold_tokens);
         let winner = choice.winner();
-        if job.pin.is_none() {
-            // Who was asked for by name has not used up a turn.
+        let asked_policy = job.pin.is_none() && !choice.by_session();
+        if asked_policy {
+            // Who was asked for by name, or has the session, has not used up a turn.
             self.rules.of(choice.ruling).chosen(&choice.scene, winner);
         }
-        if choice.policy.asks_for_holders() && job.pin.is_none() {
+        if choice.policy.asks_for_holders() && asked_policy {
             self.scored.count(choice.ruling);
+        }
+        if let (Some(keys), Some(course)) = (job.session, choice.session) {
+            self.sessions.bind(now, keys, course, winner.target());
         }
         let blocks = choice.scene.prompts[winner.surveyed.prompt].blocks.clone();
         self.ledger.open(now, prompt.counted(load(job, winner, blocks)))

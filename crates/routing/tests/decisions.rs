@@ -136,6 +136,7 @@ fn a_prompt_that_nothing_is_known_of_still_finds_a_target() {
         pin: None,
         blocks: None,
         affinity: routing::Affinity::default(),
+        session: None,
         prefix_holders: None,
         prompt_tokens: 0,
         expected_output_tokens: None,

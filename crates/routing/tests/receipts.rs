@@ -27,7 +27,6 @@ fn receipt(id: u64, verdict: Verdict) -> Receipt {
         model: "qwen".into(),
         served_model: Some("qwen".into()),
         lora: None,
-        session: None,
         cluster: None,
         stream: true,
         priority: 0,

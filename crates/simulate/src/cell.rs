@@ -26,6 +26,8 @@ pub struct Cell {
     pub event_loss: f64,
     /// How long a request may be held, where requests are held at all.
     pub wait: Duration,
+    /// Whether the router can tell which requests grew out of which, where the trace names sessions.
+    pub sessions: bool,
     /// What is not as it should be.
     pub mishaps: Mishaps,
     /// Another seed settles ties and loses messages differently.
@@ -44,6 +46,7 @@ impl Cell {
             event_delay: Duration::from_millis(20),
             event_loss: 0.0,
             wait: Duration::from_secs(30),
+            sessions: false,
             mishaps: Mishaps::default(),
             seed: 1,
         }

@@ -137,6 +137,7 @@ impl<'a> Run<'a> {
             self.computed_before = self.engines.computed_tokens();
         }
         let asked = &self.trace.requests[request];
+        let session = asked.session().filter(|_| self.cell.sessions).map(Arc::new);
         let job = Job {
             policy: None,
             pin: None,
@@ -152,6 +153,7 @@ impl<'a> Run<'a> {
             random: self.random.next(),
             overrides: Overrides::default(),
             affinity: asked.affinity(),
+            session: session.as_ref(),
             prefix_holders: None,
             stopwatch: &NoStopwatch,
         };

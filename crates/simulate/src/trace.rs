@@ -4,11 +4,11 @@
 //! An id stands for its block and everything before it, so ids are all that is needed of a prompt: they become block
 //! hashes of our own, and no token is ever made up.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use engine_model::Profile;
 use kv_blocks::{BlockSize, EngineHash, HashScheme, PromptBlocks, SequenceHash};
-use routing::Affinity;
+use routing::{Affinity, Growth, SessionKeys};
 use serde_json::{Map, Value};
 
 use crate::spread::spread;
@@ -52,6 +52,17 @@ pub struct TraceRequest {
     pub names: Arc<[EngineHash]>,
     /// The whole ones, as the router sees them.
     pub blocks: Arc<PromptBlocks>,
+    /// Where it stands in its session, if the trace names one.
+    pub turn: Option<Turn>,
+}
+
+/// A place in a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// The session's number.
+    pub session: u64,
+    /// The request's, from 0.
+    pub number: u64,
 }
 
 impl TraceRequest {
@@ -64,6 +75,15 @@ impl TraceRequest {
             session_key: self.names.last().map(|last| last.0),
             served_by: None,
         }
+    }
+
+    /// What its session would be recognised by, where the trace names one.
+    pub(crate) fn session(&self) -> Option<SessionKeys> {
+        let Turn { session, number } = self.turn?;
+        let turns = |count: u64| (0..=count).map(|turn| [session, turn].map(u64::to_le_bytes).concat());
+        let turns: Vec<_> = turns(number).collect();
+        let growth = Growth::of_turns(0, turns.iter().enumerate().map(|(at, turn)| (&turn[..], at > 0)));
+        Some(SessionKeys { name: None, growth })
     }
 }
 
@@ -123,6 +143,11 @@ impl Trace {
             return Err(TraceError::Empty);
         }
         requests.sort_by(|a, b| a.arrival_s.total_cmp(&b.arrival_s));
+        let mut turns: HashMap<u64, u64> = HashMap::new();
+        for turn in requests.iter_mut().filter_map(|request| request.turn.as_mut()) {
+            let next = turns.entry(turn.session).or_default();
+            turn.number = std::mem::replace(next, *next + 1);
+        }
         let mut arrivals: Vec<f64> = requests.iter().map(|request| request.arrival_s).collect();
         spread(&mut arrivals);
         for (request, arrival) in requests.iter_mut().zip(&arrivals) {
@@ -169,6 +194,7 @@ fn request(line: usize, text: &str, size: BlockSize, room: &mut usize) -> Result
         output_tokens,
         names: hashes.iter().map(|hash| EngineHash(hash.0)).collect(),
         blocks: Arc::new(PromptBlocks::of_chain(SCHEME, size, hashes[..whole].into())),
+        turn: fields.fields.get("session").and_then(Value::as_u64).map(|session| Turn { session, number: 0 }),
     })
 }
 

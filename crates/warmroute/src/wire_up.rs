@@ -26,6 +26,7 @@ use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
 use routing::{
     OverlapMeasure, Policy, PrefixTally, QueueSettings, RingSettings, Router, RoutingSettings, ScoringSettings,
+    SessionMode,
     receipt::{Ring, RingLimits},
 };
 use tokio::{sync::watch, task::JoinHandle};
@@ -307,6 +308,11 @@ pub(crate) fn routing(settings: &Settings) -> RoutingSettings {
         prediction_ttl: settings.kv_events.prediction.ttl,
         medium_weights: model_routing::medium_weights(routing.medium_weights),
         dynamo: model_routing::dynamo(routing.dynamo),
+        session: match routing.session.mode {
+            config::SessionMode::Soft => SessionMode::Soft,
+            config::SessionMode::Hard => SessionMode::Hard,
+            config::SessionMode::Off => SessionMode::Off,
+        },
         queue: QueueSettings {
             enabled: settings.queue.enabled,
             hold_above: settings.queue.hold_above,
@@ -379,6 +385,8 @@ fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
         by_model: model_routing::by_model(&settings.routing),
         reservation_ttl: settings.routing.reservation_ttl,
         max_prefix_bytes: settings.prefix_routing.max_prefix_length,
+        // Names that are none were refused with the configuration.
+        session_headers: settings.routing.session.headers.iter().filter_map(|name| name.parse().ok()).collect(),
         disaggregation: disaggregation(settings),
         clusters: settings.routing.semantic_clusters.as_ref().map(content_routing::clusters),
         shared_prefixes: settings.routing.shared_prefix_routing.map(content_routing::shared_prefixes),

@@ -4,7 +4,10 @@ use super::{
     DEFAULT_POLICY,
     content_routing::{semantic_clusters, shared_prefix_routing},
 };
-use crate::{Dynamo, MediumWeights, ModelRouting, Routing, Worker, check::map_path, checked::Checked, problem::Draft};
+use crate::{
+    Dynamo, MediumWeights, ModelRouting, Routing, Session, SessionMode, Worker, check::map_path, checked::Checked,
+    problem::Draft,
+};
 
 pub(super) fn routing(section: &Checked, workers: &[Worker], problems: &mut Vec<Draft>) -> Routing {
     let models = section.key("models").entries();
@@ -32,6 +35,7 @@ pub(super) fn routing(section: &Checked, workers: &[Worker], problems: &mut Vec<
         track_active_blocks: section.key("track_active_blocks").bool(),
         tokenize_budget: section.key("tokenize_budget").duration(),
         reservation_ttl: section.key("reservation_ttl").duration(),
+        session: session(section.key("session")),
         speculative: section.key("speculative").bool(),
         speculative_ttl: section.key("speculative_ttl").duration(),
         medium_weights,
@@ -81,5 +85,17 @@ fn model(section: &Checked, usual: MediumWeights) -> ModelRouting {
             cpu: cpu.unwrap_or(usual.cpu),
             disk: disk.unwrap_or(usual.disk),
         }),
+    }
+}
+
+fn session(section: &Checked) -> Session {
+    let headers = section.key("headers").items().iter().filter_map(Checked::text);
+    Session {
+        mode: match section.key("mode").word() {
+            Some("hard") => SessionMode::Hard,
+            Some("off") => SessionMode::Off,
+            _ => SessionMode::Soft,
+        },
+        headers: headers.map(str::to_ascii_lowercase).collect(),
     }
 }

@@ -46,6 +46,7 @@ fn kind(kind_: &Kind) -> Json {
         Kind::Float(range) => json!({"type": "number", "minimum": range.min, "maximum": range.max}),
         Kind::Duration { .. } => json!({"type": ["string", "number"], "minimum": 0}),
         Kind::Size { min, max } => json!({"type": ["string", "integer"], "minimum": min, "maximum": max}),
+        Kind::HeaderName => json!({"type": "string", "pattern": "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"}),
         Kind::UrlPath => json!({"type": "string", "pattern": "^/"}),
         Kind::Endpoint => json!({"type": "string", "pattern": "^(tcp|ipc)://"}),
         Kind::Stream(schemes) => json!({"type": "string", "pattern": format!("^({})://", schemes.join("|"))}),

@@ -58,6 +58,8 @@ pub(crate) enum Kind {
     Text,
     /// A path on this machine.
     Path,
+    /// The name of an HTTP header.
+    HeaderName,
     /// The path part of a URL, from its `/` on.
     UrlPath,
     /// `tcp://host:port` or `ipc://path`.
@@ -169,6 +171,7 @@ impl Kind {
             }
             Self::Text => "a text".into(),
             Self::Path => "a path".into(),
+            Self::HeaderName => "the name of a header such as x-session-id".into(),
             Self::UrlPath => "a path such as /health".into(),
             Self::Endpoint => "tcp://HOST:PORT or ipc://PATH".into(),
             Self::Stream(schemes) => format!("the place of a stream with one of the schemes {}", schemes.join(", ")),

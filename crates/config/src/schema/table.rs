@@ -278,16 +278,21 @@ const ROUTING: &[Key] = &[
     section(
         "session",
         &[
-            key("mode", Kind::Word(&[word("soft"), word("hard"), word("off")]), "soft", "How sessions stick.").later(),
+            key(
+                "mode",
+                Kind::Word(&[word("soft"), word("hard"), word("off")]),
+                "soft",
+                "`soft` = of workers that cost `warm` about the same a session's last one is taken; `hard` = under every \
+                 policy a session goes to its last worker, unless that is out of use or holds too many requests.",
+            ),
             key(
                 "headers",
-                Kind::List(&Kind::Text),
+                Kind::List(&Kind::HeaderName),
                 "[x-semantic-cluster-id, x-session-id, x-user-id]",
-                "Headers that name a session.",
-            )
-            .later(),
+                "Headers that name a session; the first that a request has counts, also for the policies that hash.",
+            ),
         ],
-        "Session affinity.",
+        "Which requests belong together, and how much that counts.",
     ),
     section("warm", &[], "The policy `warm` learns what it needs: it has no settings."),
     section("dynamo", DYNAMO, "What the policy `dynamo_cost` takes beside `overlap_weight` and `temperature`."),

@@ -27,6 +27,8 @@ pub struct Routing {
     pub tokenize_budget: Duration,
     /// A reservation without a call is given back after this.
     pub reservation_ttl: Duration,
+    /// Section `routing.session`.
+    pub session: Session,
     /// Whether a decision's own blocks count as warm at once.
     pub speculative: bool,
     /// How long they do, unconfirmed.
@@ -82,6 +84,26 @@ pub struct Dynamo {
     pub host_cache_hit_weight: f64,
     /// The same of one on disk or in remote storage.
     pub disk_cache_hit_weight: f64,
+}
+
+/// Section `routing.session`: which requests belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// How much that counts.
+    pub mode: SessionMode,
+    /// Headers that name a session, in lower case; the first that a request has counts.
+    pub headers: Vec<String>,
+}
+
+/// How much it counts that requests belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionMode {
+    /// A little, under `warm`.
+    Soft,
+    /// More than the policy.
+    Hard,
+    /// Not at all.
+    Off,
 }
 
 /// Section `prefix_routing`: the ring.

@@ -6,19 +6,18 @@ use dialect::{Anchor, RequestView};
 use http::HeaderMap;
 use kv_blocks::WorkerId;
 use prefix_view::{Holder, PrefixHash, StorageTier};
-use routing::{Affinity, Policy, PrefixHolder};
+use routing::{Affinity, Policy, PrefixHolder, SessionKeys, SessionMode};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{clusters::Membership, prefill::Policies};
+use super::{clusters::Membership, prefill::Policies, session};
 use crate::Gateway;
-
-/// Headers that name a session, the first one that is there counts (contract V25).
-const SESSION_HEADERS: [&str; 3] = ["x-semantic-cluster-id", "x-session-id", "x-user-id"];
 
 /// What is known of that.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ties {
     pub(crate) keys: Affinity,
+    /// By what its session is recognised; `None`: it has none, or nobody asks.
+    pub(crate) session: Option<Arc<SessionKeys>>,
     /// Who holds the prompt's beginning, by streams that name whole prefixes; `None`: there are none, or nobody asks.
     pub(crate) holders: Option<Vec<PrefixHolder>>,
     /// The workers that it is kept on.
@@ -61,17 +60,25 @@ pub(super) async fn of(
     body: &[u8],
     view: &RequestView<'_>,
 ) -> Ties {
-    if !policies.any(Policy::is_keyed) {
+    let mode = gateway.router.session_mode(policies.decode);
+    let keyed = policies.any(Policy::is_keyed);
+    if !keyed && mode == SessionMode::Off {
         return Ties::default();
+    }
+    let name = session::name(&gateway.rules.session_headers, headers, view);
+    let session = session::keys(mode, name, view);
+    if !keyed {
+        return Ties { session, ..Ties::default() };
     }
     let max_bytes = gateway.rules.max_prefix_bytes;
     let keys = Affinity {
         prefix_key: Anchor::of(view).map(|anchor| anchor.key(&view.model, max_bytes)),
-        session_key: Some(session_key(headers, body, view)),
+        // Without a name only an equal request belongs to it.
+        session_key: Some(xxh3_64(name.unwrap_or(body))),
         served_by: None,
     };
     let holders = if policies.any(Policy::asks_for_holders) { prefix_holders(gateway, &keys).await } else { None };
-    Ties { keys, holders, ..Ties::default() }
+    Ties { keys, session, holders, ..Ties::default() }
 }
 
 /// Who holds the prompt's beginning; `None` where no streams of prefixes are followed.
@@ -87,32 +94,27 @@ async fn prefix_holders(gateway: &Gateway, keys: &Affinity) -> Option<Vec<Prefix
     Some(holders.iter().map(one).collect())
 }
 
-/// Hash of what names the session: a header, else a field of the body, else the whole body.
-fn session_key(headers: &HeaderMap, body: &[u8], view: &RequestView<'_>) -> u64 {
-    let named = |name: &&str| headers.get(*name).map(http::HeaderValue::as_bytes).filter(|value| !value.is_empty());
-    let header = SESSION_HEADERS.iter().find_map(named);
-    xxh3_64(header.or(view.session.key().map(str::as_bytes)).unwrap_or(body))
-}
-
 #[cfg(test)]
 mod tests {
     use contract_id::contract;
     use dialect::{Dialect, view};
+    use http::HeaderName;
 
     use super::*;
 
     const FIELDS: &str = r#""session_params": {"session_id": "a"}, "user": "b", "session_id": "c", "user_id": "d""#;
 
-    fn key(headers: &[(&'static str, &str)], fields: &str) -> u64 {
+    fn name(headers: &[(&'static str, &str)], fields: &str) -> Option<String> {
         let body = format!(r#"{{"model": "m", "messages": []{}{fields}}}"#, if fields.is_empty() { "" } else { ", " });
         let view = view(Dialect::Chat, body.as_bytes()).expect("a good body");
         let headers = headers.iter().map(|(name, value)| ((*name).parse().unwrap(), value.parse().unwrap())).collect();
-        session_key(&headers, body.as_bytes(), &view)
+        let configured = ["x-semantic-cluster-id", "x-session-id", "x-user-id"].map(HeaderName::from_static);
+        session::name(&configured, &headers, &view).map(|name| String::from_utf8_lossy(name).into_owned())
     }
 
     #[test]
     #[contract("V25")]
-    fn a_session_is_named_by_headers_then_by_fields_then_by_the_whole_body() {
+    fn a_session_is_named_by_headers_then_by_fields() {
         let all = [("x-user-id", "3"), ("x-session-id", "2"), ("x-semantic-cluster-id", "1")];
         for (headers, fields, named) in [
             (&all[..], FIELDS, "1"),
@@ -123,8 +125,8 @@ mod tests {
             (&[][..], r#""user_id": "d", "session_id": "c""#, "c"),
             (&[][..], r#""user_id": 7"#, "7"),
         ] {
-            assert_eq!(key(headers, fields), xxh3_64(named.as_bytes()), "{headers:?} {fields}");
+            assert_eq!(name(headers, fields).as_deref(), Some(named), "{headers:?} {fields}");
         }
-        assert_eq!(key(&[], ""), xxh3_64(br#"{"model": "m", "messages": []}"#));
+        assert_eq!(name(&[], ""), None);
     }
 }

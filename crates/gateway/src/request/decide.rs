@@ -223,6 +223,7 @@ fn with_job<T>(
         pin,
         blocks: prompt.blocks.as_ref(),
         affinity: ties.keys,
+        session: ties.session.as_ref(),
         prefix_holders: ties.holders.as_deref(),
         prompt_tokens: prompt.tokens,
         expected_output_tokens: *expected_output_tokens,

@@ -20,6 +20,7 @@ mod receipt;
 mod relay;
 mod reply;
 mod route_api;
+mod session;
 mod settle;
 mod tokenize;
 

@@ -31,7 +31,6 @@ impl About {
             model: self.model,
             served_model: self.served_model,
             lora: self.lora,
-            session: None,
             cluster: self.cluster,
             stream: self.stream,
             priority: self.priority,

@@ -116,6 +116,7 @@ fn job(candidates: &[Candidate]) -> Job<'_> {
         pin: None,
         blocks: None,
         affinity: routing::Affinity::default(),
+        session: None,
         prefix_holders: None,
         prompt_tokens: 100,
         expected_output_tokens: None,

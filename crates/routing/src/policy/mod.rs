@@ -228,6 +228,8 @@ pub struct Terms {
     values: [f64; Self::MOST],
     /// Another policy priced than the one that was asked.
     fallback: bool,
+    /// The target of the request's session holds too many.
+    session_full: bool,
 }
 
 impl Terms {
@@ -239,7 +241,7 @@ impl Terms {
         const { assert!(N <= Self::MOST, "a policy has more terms than are kept") };
         let mut values = [0.0; Self::MOST];
         values[..N].copy_from_slice(&terms);
-        Self { names, values, fallback: false }
+        Self { names, values, fallback: false, session_full: false }
     }
 
     /// The same with the term `fallback`.
@@ -247,9 +249,17 @@ impl Terms {
         Self { fallback: true, ..self }
     }
 
-    /// Names and values, in the policy's order; last `fallback`, 1, where the policy that was asked could not decide.
+    /// The same with the term `session_full`.
+    pub(crate) fn of_full_session(self) -> Self {
+        Self { session_full: true, ..self }
+    }
+
+    /// Names and values, in the policy's order; last, each 1: `fallback` where the policy that was asked could not decide,
+    /// `session_full` where the session left its target because that holds too many.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, f64)> + '_ {
-        self.names.iter().copied().zip(self.values).chain(self.fallback.then_some(("fallback", 1.0)))
+        let marks = [(self.fallback, "fallback"), (self.session_full, "session_full")];
+        let marks = marks.into_iter().filter_map(|(set, name)| set.then_some((name, 1.0)));
+        self.names.iter().copied().zip(self.values).chain(marks)
     }
 
     /// The value of one term.

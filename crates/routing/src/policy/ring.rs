@@ -199,6 +199,7 @@ mod tests {
             pin: None,
             blocks: None,
             affinity: Affinity::default(),
+            session: None,
             prefix_holders: None,
             prompt_tokens: 0,
             expected_output_tokens: None,

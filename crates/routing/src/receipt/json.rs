@@ -15,6 +15,7 @@ use crate::{CostUnit, Decision, Excluded, PrefillNote, PrefillSkip, Scored, Term
 impl Serialize for Receipt {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let decision = self.decision();
+        let session = decision.and_then(|decision| decision.session);
         let reserved = decision.map(|decision| decision.reserved).unwrap_or_default();
         Shape {
             schema: "warmroute.receipt/1",
@@ -27,7 +28,7 @@ impl Serialize for Receipt {
             model: &self.model,
             served_model: self.served_model.as_deref(),
             lora: self.lora.as_deref(),
-            session: self.session.as_deref(),
+            session: session.map(|session| format!("{:016x}", session.id)),
             cluster: self
                 .cluster
                 .as_ref()
@@ -74,7 +75,7 @@ struct Shape<'a> {
     model: &'a str,
     served_model: Option<&'a str>,
     lora: Option<&'a str>,
-    session: Option<&'a str>,
+    session: Option<String>,
     cluster: Option<ClusterShape<'a>>,
     stream: bool,
     priority: i32,

@@ -34,8 +34,6 @@ pub struct Receipt {
     pub served_model: Option<Arc<str>>,
     /// LoRA adapter.
     pub lora: Option<Arc<str>>,
-    /// Session key.
-    pub session: Option<Arc<str>>,
     /// The semantic cluster that the prompt belongs to.
     pub cluster: Option<ClusterNote>,
     /// Whether the client asked for a stream.

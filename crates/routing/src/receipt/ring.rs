@@ -160,7 +160,12 @@ fn size(receipt: &Receipt) -> usize {
         .decision()
         .map_or(0, |decision| size_of_val(decision) + decision.candidates.capacity() * size_of::<Scored>());
     let excluded = size_of_val(receipt.excluded());
-    let texts = receipt.request_id.len() + receipt.session.as_ref().map_or(0, |session| session.len());
     let attempts = receipt.attempts.capacity() * size_of::<Attempt>();
-    TABLES + size_of::<Receipt>() + rows + excluded + texts + attempts + receipt.rewrites.capacity() * size_of::<&str>()
+    TABLES
+        + size_of::<Receipt>()
+        + rows
+        + excluded
+        + receipt.request_id.len()
+        + attempts
+        + receipt.rewrites.capacity() * size_of::<&str>()
 }

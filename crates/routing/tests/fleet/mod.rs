@@ -11,7 +11,7 @@ use kv_blocks::{
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
     Affinity, Answer, CacheSource, Candidate, Decision, Dispatch, Excluded, Job, NoStopwatch, Overrides, Patience, Pin,
-    Plan, Policy, PotentialLoad, PrefillPool, PrefixHolder, Refusal, Router, RoutingSettings, Tiers,
+    Plan, Policy, PotentialLoad, PrefillPool, PrefixHolder, Refusal, Router, RoutingSettings, SessionKeys, Tiers,
 };
 
 pub(crate) const BLOCK: u32 = 16;
@@ -63,6 +63,7 @@ pub(crate) struct Ask {
     pub(crate) answer: Answer,
     pub(crate) patience: Option<Patience>,
     pub(crate) affinity: Affinity,
+    pub(crate) session: Option<Arc<SessionKeys>>,
     pub(crate) prefix_holders: Option<Vec<PrefixHolder>>,
 }
 
@@ -77,6 +78,7 @@ pub(crate) fn ask(tokens: Vec<u32>) -> Ask {
         answer: Answer::Streamed,
         patience: None,
         affinity: Affinity::default(),
+        session: None,
         prefix_holders: None,
     }
 }
@@ -205,6 +207,7 @@ impl Fleet {
             pin: ask.pin,
             blocks: Some(&blocks),
             affinity: ask.affinity,
+            session: ask.session.as_ref(),
             prefix_holders: ask.prefix_holders.as_deref(),
             prompt_tokens: blocks.token_count(),
             expected_output_tokens: ask.output,

@@ -20,7 +20,7 @@ use kv_blocks::BlockSize;
 pub use self::parameters::{Parameter, SyntheticError};
 use self::{
     parameters::{Values, parsed},
-    prompt::{MOST_BLOCKS, Planned, written},
+    prompt::{MOST_BLOCKS, Planned, Sessions, written},
 };
 use crate::random::Random;
 
@@ -81,13 +81,26 @@ impl Synthetic {
     ///
     /// [`SyntheticError::TooLong`] if there are more requests, or more blocks, than are made up.
     pub fn text(&self, block_size: BlockSize) -> Result<String, SyntheticError> {
+        self.written(block_size, Sessions::Unnamed)
+    }
+
+    /// The same, with a number for each conversation or run in `session`.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Synthetic::text`].
+    pub fn text_with_sessions(&self, block_size: BlockSize) -> Result<String, SyntheticError> {
+        self.written(block_size, Sessions::Numbered)
+    }
+
+    fn written(&self, block_size: BlockSize, sessions: Sessions) -> Result<String, SyntheticError> {
         let mut planned: Vec<_> = (self.kind.plan)(&self.values).take(MOST_REQUESTS + 1).collect();
         if planned.len() > MOST_REQUESTS {
             return Err(SyntheticError::TooLong);
         }
         // Stable: who plans first comes first among equals.
         planned.sort_by_key(|request| request.at_ms);
-        written(&planned, block_size, MOST_BLOCKS)
+        written(&planned, block_size, sessions, MOST_BLOCKS)
     }
 }
 

@@ -29,12 +29,24 @@ pub(super) struct Part {
     pub(super) tokens: u32,
 }
 
+/// Whether requests say which conversation or run they are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sessions {
+    Numbered,
+    Unnamed,
+}
+
 /// A block that is the same wherever it stands: the text it ends in, its place in the prompt, and how much of it is
 /// filled.
 type Key = (u64, u32, u32);
 
 /// All requests, a line each, if their blocks are no more than there is `room` for. Ids are given in the order in which blocks are seen first.
-pub(super) fn written(planned: &[Planned], size: BlockSize, mut room: usize) -> Result<String, SyntheticError> {
+pub(super) fn written(
+    planned: &[Planned],
+    size: BlockSize,
+    sessions: Sessions,
+    mut room: usize,
+) -> Result<String, SyntheticError> {
     let mut ids: HashMap<Key, usize> = HashMap::new();
     let mut text = String::new();
     for request in planned {
@@ -50,7 +62,11 @@ pub(super) fn written(planned: &[Planned], size: BlockSize, mut room: usize) -> 
             let comma = if place == 0 { "" } else { ", " };
             let _ = write!(text, "{comma}{}", ids.entry(key).or_insert(next));
         }
-        text.push_str("]}\n");
+        text.push(']');
+        if sessions == Sessions::Numbered {
+            let _ = write!(text, r#", "session": {}"#, request.parts[1].text);
+        }
+        text.push_str("}\n");
     }
     Ok(text)
 }
@@ -80,7 +96,7 @@ mod tests {
         let parts = |prompt: &[(u64, u32); 2]| prompt.map(|(text, tokens)| Part { text, tokens });
         let planned: Vec<_> =
             prompts.iter().map(|prompt| Planned { at_ms: 5, parts: parts(prompt), output_tokens: 7 }).collect();
-        let text = written(&planned, BlockSize::new(100).unwrap(), MOST_BLOCKS).unwrap();
+        let text = written(&planned, BlockSize::new(100).unwrap(), Sessions::Unnamed, MOST_BLOCKS).unwrap();
         text.lines().map(|line| line.split_once("\"input_length\": ").unwrap().1.to_owned()).collect()
     }
 
@@ -111,7 +127,7 @@ mod tests {
     fn what_there_is_no_room_for_is_refused() {
         let request = Planned { at_ms: 0, parts: [Part { text: 0, tokens: 50 }; 2], output_tokens: 1 };
         let size = BlockSize::new(50).unwrap();
-        assert!(written(&[request, request], size, 4).is_ok());
-        assert_eq!(written(&[request, request], size, 3).unwrap_err(), SyntheticError::TooLong);
+        assert!(written(&[request, request], size, Sessions::Unnamed, 4).is_ok());
+        assert_eq!(written(&[request, request], size, Sessions::Unnamed, 3).unwrap_err(), SyntheticError::TooLong);
     }
 }

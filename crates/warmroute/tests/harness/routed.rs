@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Program, RawClient, RawReply, Router, Sim, eventually};
 
-/// Tokens are computed in debug builds too, however long they take.
+/// Tokens are computed in debug builds too, however long they take. What follows may go on with keys of this section.
 const CONFIG: &str = "routing:\n  tokenize_budget: 60s\n";
 
 /// Engines `a`, `b`, ... on free ports and a router that has seen them all. Dropping it ends everything.

@@ -1,0 +1,153 @@
+//! What ties a request to its session: a name that its client gave it, or that it begins with all of an earlier request.
+//!
+//! Names count whole and leave this place as hashes only, together with the model and the salt: equal names of two models,
+//! or under two salts, are two sessions.
+
+use std::sync::Arc;
+
+use dialect::{PromptPart, RequestView};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use routing::{Growth, SessionKeys, SessionMode};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+/// Headers in which clients of agents name a session, after the configured ones: Claude Code; Codex CLI, now and before;
+/// opencode with its own gateway and with others; NVIDIA Dynamo.
+const AGENT_HEADERS: [HeaderName; 6] = [
+    HeaderName::from_static("x-claude-code-session-id"),
+    HeaderName::from_static("session-id"),
+    HeaderName::from_static("session_id"),
+    HeaderName::from_static("x-opencode-session"),
+    HeaderName::from_static("x-session-affinity"),
+    HeaderName::from_static("x-dynamo-session-id"),
+];
+
+/// The name: the first of these headers, else of the body's fields (contract V25).
+pub(super) fn name<'a>(
+    configured: &[HeaderName],
+    headers: &'a HeaderMap,
+    view: &'a RequestView<'_>,
+) -> Option<&'a [u8]> {
+    let named = |name: &HeaderName| headers.get(name).map(HeaderValue::as_bytes).filter(|value| !value.is_empty());
+    let header = configured.iter().chain(&AGENT_HEADERS).find_map(named);
+    header.or_else(|| view.session.key().map(str::as_bytes))
+}
+
+/// By what the router may recognise the session; nothing is hashed that it does not look at.
+pub(super) fn keys(mode: SessionMode, name: Option<&[u8]>, view: &RequestView<'_>) -> Option<Arc<SessionKeys>> {
+    if mode == SessionMode::Off {
+        return None;
+    }
+    let model = xxh3_64(view.model.as_bytes());
+    let apart = view.cache_salt.as_ref().map_or(model, |salt| xxh3_64_with_seed(salt.as_bytes(), model));
+    // A name decides alone.
+    let growth = if name.is_some() { None } else { growth(apart, &view.prompt) };
+    let name = name.map(|name| xxh3_64_with_seed(name, apart));
+    (name.is_some() || growth.is_some()).then(|| Arc::new(SessionKeys { name, growth }))
+}
+
+/// Equal numbers of different things must not meet.
+const CHAT: u64 = 1;
+const TEXT: u64 = 2;
+const IDS: u64 = 3;
+
+fn growth(apart: u64, prompt: &PromptPart<'_>) -> Option<Growth> {
+    let seed = |kind: u64| xxh3_64_with_seed(&kind.to_le_bytes(), apart);
+    match prompt {
+        PromptPart::Messages(messages) => {
+            let messages = messages.elements()?.map(|message| {
+                let role = message.member("role").and_then(dialect::RawJson::string);
+                (message.as_str().as_bytes(), role.as_deref() == Some("assistant"))
+            });
+            Growth::of_turns(seed(CHAT), messages)
+        }
+        PromptPart::Text(text) => Growth::of_text(seed(TEXT), text.as_bytes()),
+        PromptPart::TokenIds(ids) => {
+            let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+            Growth::of_text(seed(IDS), &bytes)
+        }
+        PromptPart::Batch { .. } | PromptPart::None => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+    use dialect::{Dialect, view};
+
+    use super::*;
+
+    fn of(mode: SessionMode, headers: &[(&'static str, &str)], body: &str) -> Option<SessionKeys> {
+        let dialect = if body.contains("messages") { Dialect::Chat } else { Dialect::Completions };
+        let view = view(dialect, body.as_bytes()).expect("a good body");
+        let headers = headers.iter().map(|(name, value)| ((*name).parse().unwrap(), value.parse().unwrap())).collect();
+        let configured = [HeaderName::from_static("x-session-id")];
+        keys(mode, name(&configured, &headers, &view), &view).map(|keys| (*keys).clone())
+    }
+
+    fn hard(headers: &[(&'static str, &str)], body: &str) -> Option<u64> {
+        of(SessionMode::Hard, headers, body).and_then(|keys| keys.name)
+    }
+
+    #[test]
+    #[contract("V25")]
+    fn clients_of_agents_name_sessions_too_after_the_configured_headers() {
+        let body = r#"{"model": "m", "prompt_cache_key": "k", "metadata": {"user_id": "u_session_1"}, "prompt": "x"}"#;
+        let named = |headers: &[(&'static str, &str)]| hard(headers, body);
+        let a = hard(&[("x-session-id", "a")], body);
+        for agent in AGENT_HEADERS {
+            let agent: &'static str = agent.as_str().to_owned().leak();
+            assert_eq!(named(&[(agent, "a")]), a, "{agent}");
+            assert_eq!(named(&[(agent, "b"), ("x-session-id", "a")]), a, "{agent}");
+            assert_ne!(named(&[(agent, "b")]), named(&[]), "{agent}");
+        }
+        assert_eq!(named(&[]), hard(&[("x-session-id", "k")], body));
+        let metadata_only = body.replace(r#""prompt_cache_key": "k", "#, "");
+        assert_eq!(hard(&[], &metadata_only), hard(&[("x-session-id", "u_session_1")], body));
+    }
+
+    #[test]
+    #[contract("V25")]
+    fn names_count_whole_and_only_within_their_model_and_salt() {
+        let body = |model: &str, salt: &str| format!(r#"{{"model": "{model}", {salt} "prompt": "x"}}"#);
+        let key = |name, model, salt| hard(&[("x-session-id", name)], &body(model, salt));
+        let own = key("session-1", "m", "");
+        assert_eq!(own, key("session-1", "m", ""));
+        for other in [
+            key("session-12", "m", ""),
+            key("session-1", "n", ""),
+            key("session-1", "m", r#""cache_salt": "s","#),
+            key("session-1", "m", r#""cache_salt": "","#),
+        ] {
+            assert_ne!(own, other);
+        }
+    }
+
+    #[test]
+    fn without_a_name_a_request_is_known_by_what_it_grew_out_of() {
+        let chat =
+            |more: &str| format!(r#"{{"model": "m", "messages": [{{"role": "user", "content": "one"}}{more}]}}"#);
+        let more = r#", {"role": "assistant", "content": "two"}, {"role": "user", "content": "three"}"#;
+        let growth = |body: &str| of(SessionMode::Soft, &[], body).and_then(|keys| keys.growth);
+        let (first, second) = (growth(&chat("")).unwrap(), growth(&chat(more)).unwrap());
+        assert!(second.grew_from(&first));
+        assert!(!second.grew_from(&growth(&chat("").replace("\"m\"", "\"n\"")).unwrap()), "another model");
+        let text = "a".repeat(400);
+        let prompt = |text: &str| growth(&format!(r#"{{"model": "m", "prompt": "{text}"}}"#)).unwrap();
+        assert!(prompt(&format!("{text} and more")).grew_from(&prompt(&text)));
+        let ids = |count: u32| {
+            let ids: Vec<u32> = (0..count).collect();
+            growth(&format!(r#"{{"model": "m", "prompt": {ids:?}}}"#)).unwrap()
+        };
+        assert!(ids(130).grew_from(&ids(100)));
+    }
+
+    #[test]
+    fn nothing_is_hashed_that_is_not_looked_at() {
+        let body = r#"{"model": "m", "messages": [{"role": "user", "content": "one"}]}"#;
+        let headers = [("x-session-id", "a")];
+        assert_eq!(of(SessionMode::Off, &headers, body), None);
+        assert_eq!(of(SessionMode::Hard, &headers, body).unwrap().growth, None);
+        assert!(of(SessionMode::Hard, &[], body).unwrap().growth.is_some());
+        assert_eq!(of(SessionMode::Hard, &[], r#"{"model": "m", "messages": []}"#), None);
+    }
+}

@@ -1,0 +1,167 @@
+//! Growth: how a request is recognised that begins with all of an earlier one.
+//!
+//! A chat is cut where a reply begins: there an earlier request may have ended. A plain prompt is cut into pieces, and an
+//! earlier one may have ended anywhere in a piece, so what it had behind its last whole piece is compared as well. Shared
+//! instructions alone are therefore never a session: an earlier request has to be in the later one to its end.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Where a request may have grown out of an earlier one, and what grows out of it will find.
+///
+/// ```
+/// use routing::Growth;
+///
+/// let first = Growth::of_turns(1, [(&b"hello"[..], false)]).unwrap();
+/// let second = Growth::of_turns(1, [(&b"hello"[..], false), (b"hi", true), (b"go on", false)]).unwrap();
+/// assert!(second.grew_from(&first) && !first.grew_from(&second));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Growth {
+    /// Hashes of beginnings that may have been a request, the longest first.
+    from: Vec<u64>,
+    /// Hash of the whole, less its rest.
+    to: u64,
+    rest: Rest,
+    /// What stands behind the shortest of `from`, where requests may end between two cuts.
+    text: Vec<u8>,
+}
+
+/// What a plain prompt has behind its last whole piece; nothing in a chat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rest {
+    bytes: usize,
+    hash: u64,
+}
+
+impl Growth {
+    /// No more beginnings are looked for.
+    pub const MOST: usize = 64;
+    /// Bytes of a piece of a plain prompt.
+    pub const PIECE: usize = 256;
+
+    /// Of a chat: its messages in order, and whether each is a reply. `None`: it has none.
+    pub fn of_turns<'a>(seed: u64, messages: impl IntoIterator<Item = (&'a [u8], bool)>) -> Option<Self> {
+        let (mut to, mut from) = (seed, Vec::new());
+        for (at, (message, is_reply)) in messages.into_iter().enumerate() {
+            if is_reply && at > 0 {
+                from.push(to);
+            }
+            to = xxh3_64_with_seed(message, to);
+        }
+        from.reverse();
+        from.truncate(Self::MOST);
+        (to != seed).then(|| Self { from, to, rest: Rest::of(&[]), text: Vec::new() })
+    }
+
+    /// Of a plain prompt. `None`: it is shorter than a piece.
+    pub fn of_text(seed: u64, text: &[u8]) -> Option<Self> {
+        let (pieces, rest) = text.as_chunks::<{ Self::PIECE }>();
+        let mut hash = seed;
+        let mut from: Vec<u64> = pieces
+            .iter()
+            .map(|piece| {
+                hash = xxh3_64_with_seed(piece, hash);
+                hash
+            })
+            .collect();
+        from.reverse();
+        from.truncate(Self::MOST);
+        let behind = pieces.len() * Self::PIECE - from.len().saturating_sub(1) * Self::PIECE;
+        (!pieces.is_empty()).then(|| Self { from, to: hash, rest: Rest::of(rest), text: text[behind..].to_vec() })
+    }
+
+    /// Whether it begins with all of `earlier`, and has more.
+    pub fn grew_from(&self, earlier: &Self) -> bool {
+        self.from.iter().enumerate().any(|(place, key)| *key == earlier.to && self.has_behind(place, earlier.rest))
+    }
+
+    /// Keys to look for, each with its place.
+    pub(super) fn sought(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.from.iter().copied().enumerate()
+    }
+
+    /// The key to enter, and what has to be found behind it.
+    pub(super) fn entered(&self) -> (u64, Rest) {
+        (self.to, self.rest)
+    }
+
+    /// Whether `rest` and something more stand behind the beginning at `place`.
+    pub(super) fn has_behind(&self, place: usize, rest: Rest) -> bool {
+        if self.text.is_empty() {
+            // Cut where it had to be; and where nothing is left, nothing has grown.
+            return rest.bytes == 0 && self.from[place] != self.to;
+        }
+        let start = (self.from.len() - 1 - place) * Self::PIECE;
+        let text = &self.text[start..];
+        text.len() > rest.bytes && Rest::of(&text[..rest.bytes]) == rest
+    }
+}
+
+impl Rest {
+    fn of(bytes: &[u8]) -> Self {
+        Self { bytes: bytes.len(), hash: xxh3_64_with_seed(bytes, 0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(length: usize) -> Vec<u8> {
+        (0..length).map(|i| u8::try_from(i * 7 % 251).unwrap()).collect()
+    }
+
+    fn of(text: &[u8]) -> Growth {
+        Growth::of_text(1, text).unwrap()
+    }
+
+    #[test]
+    fn a_prompt_grew_out_of_another_wherever_that_one_ended() {
+        let long = text(20 * Growth::PIECE + 5);
+        let later = of(&long);
+        for earlier in [256, 257, 511, 512, 2_000, 5_120, 5_124] {
+            assert!(later.grew_from(&of(&long[..earlier])), "{earlier}");
+        }
+        assert!(!later.grew_from(&later), "the same once more has not grown");
+        let mut other = long.clone();
+        for changed in [0, 255, 1_999] {
+            other[changed] ^= 1;
+            assert!(!of(&other).grew_from(&of(&long[..2_000])), "{changed}");
+            other[changed] ^= 1;
+        }
+        assert_eq!(Growth::of_text(1, &long[..255]), None);
+    }
+
+    #[test]
+    fn prompts_that_share_their_instructions_only_did_not_grow_out_of_each_other() {
+        let system = text(2_000);
+        let ask = |question: &str| [&system, question.as_bytes()].concat();
+        let short = of(&ask("why?"));
+        assert!(!of(&ask(&"how is it done? ".repeat(40))).grew_from(&short));
+        assert!(!of(&ask("what?")).grew_from(&short));
+        assert!(of(&ask("why? because")).grew_from(&short));
+    }
+
+    #[test]
+    fn a_chat_grew_out_of_another_where_a_reply_follows_it() {
+        let chat = |messages: &[(&'static str, bool)]| {
+            Growth::of_turns(1, messages.iter().map(|(text, reply)| (text.as_bytes(), *reply))).unwrap()
+        };
+        let first = chat(&[("system", false), ("one", false)]);
+        let second = chat(&[("system", false), ("one", false), ("reply", true), ("two", false)]);
+        assert!(second.grew_from(&first));
+        assert!(!second.grew_from(&second));
+        assert!(!chat(&[("system", false), ("other", false), ("reply", true)]).grew_from(&first));
+        assert!(!first.grew_from(&chat(&[("system", false)])), "no reply stands between them");
+        assert_eq!(Growth::of_turns(1, []), None);
+    }
+
+    #[test]
+    fn no_more_beginnings_are_kept_than_are_looked_for() {
+        let long = text(200 * Growth::PIECE);
+        let later = of(&long);
+        assert_eq!((later.from.len(), later.text.len()), (Growth::MOST, (Growth::MOST - 1) * Growth::PIECE));
+        assert!(later.grew_from(&of(&long[..190 * Growth::PIECE + 3])));
+        assert!(!later.grew_from(&of(&long[..100 * Growth::PIECE])), "too much has been added");
+    }
+}
