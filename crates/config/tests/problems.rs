@@ -181,7 +181,6 @@ fn a_key_of_a_later_version_takes_its_default_only() {
         ("server: {tls: {cert: /c.pem}}", "server.tls.cert"),
         ("server: {also_listen: [\"127.0.0.1:1\"]}", "server.also_listen"),
         ("admin: {tls: {cert: /c.pem}}", "admin.tls"),
-        ("routing: {medium_weights: {cpu: 0.5}}", "routing.medium_weights.cpu"),
         ("models: {aliases: {a: b}}", "models.aliases"),
         ("kv_events: {snapshot: /s}", "kv_events.snapshot"),
         ("request: {hedge_after: 1s}", "request.hedge_after"),
