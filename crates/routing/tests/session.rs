@@ -62,7 +62,7 @@ fn a_soft_session_changes_no_policy_but_warm_and_only_what_costs_about_the_same_
         fleet.stored(worker, &tokens(1, 40), kv_blocks::Tier::Device);
     }
     // Both hold it: the session settles where it goes, whoever was idle longer.
-    let homes: Vec<_> = (0..5)
+    let homes: Vec<_> = (0..2)
         .map(|_| {
             let plan = fleet.plan(Moment::START, &prompt(1));
             fleet.router.done(Moment::START, plan.reservation);
