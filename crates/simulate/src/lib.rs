@@ -14,6 +14,7 @@
 
 mod agenda;
 mod cell;
+mod columns;
 mod engines;
 mod figures;
 pub mod html;
@@ -28,6 +29,7 @@ mod trace;
 mod wire;
 
 pub use cell::{Cell, Forgotten, Mishaps, Pace, Slow};
+pub use columns::{COLUMNS, Column};
 pub use load::{infinite_hit_ratio, speedup_for};
 pub use report::{CellReport, Milliseconds, Report, RequestReport, TraceSummary, WorkerReport};
 pub use run::{run, run_in_detail};
