@@ -46,7 +46,7 @@ pub use policy::{CostUnit, Policy, Terms, UnknownPolicy};
 pub use pools::{PrefillLeg, PrefillNote, PrefillPool, PrefillSkip};
 pub use prefix_tally::{PrefixCounts, PrefixTally};
 pub use queue::{Patience, QueueSettings};
-pub use rates::Rates;
+pub use rates::{PrefillCurve, Rates, robust};
 pub use router::Router;
 pub use scoring::{OverlapMeasure, PrefixHolder, Scorable, ScoredCounts, Scores, ScoringSettings};
 pub use settings::{CacheAwareSettings, MediumWeights, RingSettings, RoutingSettings};

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::FitReport;
+
 /// All of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
@@ -11,6 +13,9 @@ pub struct Report {
     pub trace: TraceSummary,
     /// The engines' profile by name.
     pub profile: &'static str,
+    /// How the profile was found, if it is none of those that have a name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fit: Option<FitReport>,
     /// Of all cells.
     pub seed: u64,
     /// One for each experiment.
@@ -112,6 +117,8 @@ pub struct RequestReport {
     pub computed_tokens: u32,
     /// From arrival to first token.
     pub ttft_ms: Option<f64>,
+    /// From arrival to last token.
+    pub e2e_ms: Option<f64>,
 }
 
 /// Rounds a figure to so many decimals: the rest is no information.

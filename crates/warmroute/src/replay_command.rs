@@ -107,6 +107,7 @@ fn replayed(args: &ReplayArgs) -> Result<Replayed, Trouble> {
             file,
         },
         profile: profile.name,
+        fit: None,
         seed: cell.seed,
         cells: vec![simulate::run(&trace, &cell)],
     };

@@ -62,6 +62,9 @@ pub fn page(report: &Report) -> String {
         report.seed,
         file = escaped(&trace.file),
     );
+    if let Some(fit) = &report.fit {
+        let _ = writeln!(page, "<p>Engines {}.</p>", escaped(&fit.to_string().replace('\n', "; ")));
+    }
     let policies = policies(report);
     legend(&mut page, &policies);
     for workers in report.cells.iter().map(|cell| cell.workers).collect::<BTreeSet<_>>() {

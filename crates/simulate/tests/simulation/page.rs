@@ -13,6 +13,7 @@ fn report(file: &str) -> Report {
         schema: Report::SCHEMA,
         trace: TraceSummary { file, requests: 2, dropped: 0, blocks: 5, infinite_hit_ratio: 0.4 },
         profile: "8b-h200",
+        fit: None,
         seed: 1,
         cells: [reports(Policy::Warm), reports(Policy::Random)].concat(),
     }

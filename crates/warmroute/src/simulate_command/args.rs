@@ -24,7 +24,7 @@ const MOST_WORKERS: i64 = 1024;
 /// Longest virtual time, in seconds: a year.
 const LATEST_S: f64 = 366.0 * 86_400.0;
 
-const AFTER_HELP: &str = "Exit code: 0 with a result; 2 for a bad flag; 78 for a trace that cannot be read; 1 where a file \
+const AFTER_HELP: &str = "Exit code: 0 with a result; 2 for a bad flag; 78 for a trace or a log that cannot be used; 1 where a file \
 cannot be written.\n\nSynthetic workloads and their parameters, the keys that --set takes, and what the figures leave out: \
 docs/simulate.md.";
 
@@ -53,6 +53,10 @@ pub(crate) struct SimulateArgs {
     /// Model and hardware of the engines: 8b-h200, 70b-h100x4, 70b-h100x2, 32b-h100x2 or toy.
     #[arg(long, value_name = "NAME", default_value = "8b-h200", value_parser = profile)]
     pub(super) profile: Profile,
+    /// Take the engines' times from this decision log (JSON lines, plain or .zst) of a router before your own; what it does
+    /// not tell, such as the size of their caches, is as in the profile.
+    #[arg(long, value_name = "FILE")]
+    pub(super) fit: Option<PathBuf>,
     /// Tokens that the cache of an engine holds, in place of the profile's.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) kv_tokens: Option<u32>,

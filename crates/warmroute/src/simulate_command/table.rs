@@ -17,6 +17,9 @@ pub(super) fn of(report: &Report) -> String {
     if trace.dropped > 0 {
         let _ = writeln!(text, "{} requests were left out: no engine could hold them", trace.dropped);
     }
+    if let Some(fit) = &report.fit {
+        let _ = writeln!(text, "{fit}");
+    }
     let _ =
         writeln!(text, "engines: {}; times in ms; the first tenth of the requests is not counted\n", report.profile);
     let mut rows = vec![COLUMNS.map(|column| column.name.to_owned())];
