@@ -32,7 +32,7 @@ const CHARTS: [Figure; 5] = [
     Figure { title: "TTFT, mean (ms)", of: |cell| cell.ttft_ms.mean, from: 0.0 },
     Figure { title: "TTFT, p99 (ms)", of: |cell| cell.ttft_ms.p99, from: 0.0 },
     Figure { title: "Block hits (%)", of: |cell| cell.block_hit_ratio * 100.0, from: 0.0 },
-    Figure { title: "Prefill imbalance, above 1", of: |cell| cell.prefill_imbalance, from: 1.0 },
+    Figure { title: "Prefill imbalance (busiest engine over mean)", of: |cell| cell.prefill_imbalance, from: 1.0 },
     Figure { title: "ITL, mean (ms)", of: |cell| cell.itl_ms.mean, from: 0.0 },
 ];
 

@@ -25,7 +25,19 @@ pub(crate) struct Fleet {
 impl Fleet {
     /// What becomes of each request in virtual time.
     pub(crate) fn simulated(self, trace: &Trace) -> Vec<RequestReport> {
-        let profile = Profile {
+        let routing = RoutingSettings { policy: self.policy, ..RoutingSettings::default() };
+        let workers = u32::try_from(ENGINES).unwrap();
+        let cell = Cell {
+            allocation: Allocation::Growing,
+            event_delay: std::time::Duration::from_millis(1),
+            ..Cell::new(routing, workers, Pace::faster(1.0), self.profile())
+        };
+        run_in_detail(trace, &cell).1
+    }
+
+    /// What the engines are.
+    pub(crate) fn profile(self) -> Profile {
+        Profile {
             name: "slow",
             kv_tokens: self.blocks * BLOCK,
             overhead_ms: OVERHEAD_MS,
@@ -35,19 +47,11 @@ impl Fleet {
             sequence_ms: 0.0,
             kv_token_ms: 0.0,
             reload_ms: 0.0,
-        };
-        let routing = RoutingSettings { policy: self.policy, ..RoutingSettings::default() };
-        let workers = u32::try_from(ENGINES).unwrap();
-        let cell = Cell {
-            allocation: Allocation::Growing,
-            event_delay: std::time::Duration::from_millis(1),
-            ..Cell::new(routing, workers, Pace::faster(1.0), profile)
-        };
-        run_in_detail(trace, &cell).1
+        }
     }
 
-    /// The real router before engines so many times as fast.
-    pub(crate) fn started(self, speed: &str) -> Routed {
+    /// The real router, with more sections of configuration, before engines so many times as fast.
+    pub(crate) fn started(self, speed: &str, config: &str) -> Routed {
         let flags = [
             ("--block-size", BLOCK.to_string()),
             ("--kv-blocks", self.blocks.to_string()),
@@ -57,7 +61,7 @@ impl Fleet {
             ("--speed", speed.to_owned()),
         ];
         let flags: Vec<&str> = flags.iter().flat_map(|(flag, value)| [*flag, value.as_str()]).collect();
-        Routed::with(&[&flags[..]; ENGINES], "", &["--policy", self.policy.as_str()])
+        Routed::with(&[&flags[..]; ENGINES], config, &["--policy", self.policy.as_str()])
     }
 }
 

@@ -29,7 +29,7 @@ fn found(routed: &Routed) -> (u64, u64) {
 fn requests_that_overtake_each_other_find_what_the_simulator_says_they_do() {
     let fleet = Fleet { policy: Policy::RoundRobin, blocks: 65_536 };
     let workload = chat();
-    let routed = fleet.started("20");
+    let routed = fleet.started("20", "");
     let clients: Vec<RawClient> = (0..workload.len())
         .map(|request| {
             let client = sent(&routed, &workload, request);
@@ -55,7 +55,7 @@ fn caches_that_are_too_small_lose_what_the_simulator_says_they_do() {
     let (prompts, hits) = expected(small, &trace);
     let (_, without_loss) = expected(large, &trace);
     assert!(hits * 10 < without_loss * 9, "a tenth is lost at least, or it proves little: {hits} of {without_loss}");
-    let routed = small.started("100");
+    let routed = small.started("100", "");
     for request in 0..workload.len() {
         assert_eq!(sent(&routed, &workload, request).reply().status, 200);
     }

@@ -55,7 +55,7 @@ impl Workload {
         let line = &self.lines[request];
         json!({
             "model": "sim", "prompt": tokens(line), "max_tokens": line["output_length"], "ignore_eos": true,
-            "stream": true,
+            "stream": true, "stream_options": {"include_usage": true},
         })
     }
 }
