@@ -1,8 +1,10 @@
 //! What is told of a simulation, in the order and with the names of `warmroute simulate --json`.
 
+use std::fmt;
+
 use serde::Serialize;
 
-use crate::FitReport;
+use crate::{FitReport, Trace, infinite_hit_ratio};
 
 /// All of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -40,6 +42,31 @@ pub struct TraceSummary {
     pub blocks: usize,
     /// Share of them that a cache without end would hold when they come.
     pub infinite_hit_ratio: f64,
+}
+
+impl TraceSummary {
+    /// Of a trace that is named like this.
+    pub fn of(file: String, trace: &Trace) -> Self {
+        Self {
+            file,
+            requests: trace.requests.len(),
+            dropped: trace.dropped,
+            blocks: trace.blocks(),
+            infinite_hit_ratio: rounded(infinite_hit_ratio(trace), 6),
+        }
+    }
+}
+
+impl fmt::Display for TraceSummary {
+    /// What there is to play, without its name.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let found = self.infinite_hit_ratio * 100.0;
+        write!(
+            f,
+            "{} requests, {} blocks, {found:.2} % of them could be found in a cache without end",
+            self.requests, self.blocks
+        )
+    }
 }
 
 /// What one experiment showed. The first tenth of the requests warms the caches and is not counted.

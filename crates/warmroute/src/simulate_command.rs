@@ -16,7 +16,7 @@ use std::{process::ExitCode, time::Duration};
 pub(crate) use args::SimulateArgs;
 use engine_model::Profile;
 use routing::RoutingSettings;
-use simulate::{Cell, Mishaps, Pace, Report, Trace, TraceSummary, infinite_hit_ratio};
+use simulate::{Cell, Mishaps, Pace, Report, Trace, TraceSummary};
 
 use self::what_if::Configured;
 use crate::{
@@ -93,13 +93,7 @@ fn simulated(args: &SimulateArgs) -> Result<Report, Trouble> {
     let cells = cells(args, &trace, profile, &configured, &mishaps);
     Ok(Report {
         schema: Report::SCHEMA,
-        trace: TraceSummary {
-            file: args.trace.to_string(),
-            requests: trace.requests.len(),
-            dropped: trace.dropped,
-            blocks: trace.blocks(),
-            infinite_hit_ratio: (infinite_hit_ratio(&trace) * 1e6).round() / 1e6,
-        },
+        trace: TraceSummary::of(args.trace.to_string(), &trace),
         profile: profile.name,
         fit: fitted.map(|fitted| fitted.report),
         seed: args.seed,

@@ -52,11 +52,8 @@ pub fn page(report: &Report) -> String {
          <meta name=\"viewport\" content=\"width=device-width\">\
          <title>Simulation of {file}</title><style>{STYLE}</style></head><body>\n\
          <h1>Simulation of {file}</h1>\n\
-         <p>{} requests, {} blocks, {:.2} % of them could be found in a cache without end; {} requests left out. Engines: {}. \
+         <p>{trace}; {} requests left out. Engines: {}. \
          Seed {}. The first tenth of the requests is not counted.</p>\n",
-        trace.requests,
-        trace.blocks,
-        trace.infinite_hit_ratio * 100.0,
         trace.dropped,
         escaped(report.profile),
         report.seed,

@@ -2,8 +2,9 @@
 
 use engine_model::Profile;
 use kv_blocks::BlockSize;
+use proptest::prelude::*;
 use routing::Policy;
-use simulate::{Cell, FitError, Pace, Served, Synthetic, Trace, fit, run_in_detail};
+use simulate::{Cell, FitError, Fitted, Pace, Served, Synthetic, Trace, fit, run_in_detail};
 
 use crate::cell;
 
@@ -134,4 +135,32 @@ fn requests_that_tell_too_little_are_refused() {
         })
         .collect();
     assert!(matches!(refused(&garbage), FitError::Noise { .. }));
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_logged_a_profile_is_one_that_engines_can_have(
+        logged in prop::collection::vec(
+            (0usize..3, 0.0..1e4f64, 0.0..1e5f64, -10.0..1e6f64, 0u32..40_000, 0u32..40_000, prop::option::of(0u32..9_000)),
+            0..120,
+        ),
+    ) {
+        let served: Vec<Served> = logged
+            .into_iter()
+            .map(|(engine, sent_ms, ttft_ms, reply_ms, prompt_tokens, cached_tokens, output_tokens)| Served {
+                engine,
+                sent_ms,
+                first_token_ms: Some(sent_ms + ttft_ms),
+                end_ms: sent_ms + ttft_ms + reply_ms,
+                prompt_tokens,
+                cached_tokens,
+                output_tokens,
+            })
+            .collect();
+        if let Ok(Fitted { profile, .. }) = fit(&served, &base()) {
+            let times = [profile.overhead_ms, profile.attention_ms, profile.sequence_ms, profile.kv_token_ms];
+            prop_assert!(times.iter().all(|ms| ms.is_finite() && *ms >= 0.0), "{profile:?}");
+            prop_assert!(profile.prefill_ms > 0.0 && profile.step_ms > 0.0, "{profile:?}");
+        }
+    }
 }

@@ -51,7 +51,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "TIMES", value_parser = speedup)]
     pub(super) speedup: Option<f64>,
     /// Model and hardware of the engines: 8b-h200, 70b-h100x4, 70b-h100x2, 32b-h100x2 or toy.
-    #[arg(long, value_name = "NAME", default_value = "8b-h200", value_parser = profile)]
+    #[arg(long, value_name = "NAME", default_value = "8b-h200", value_parser = Profile::from_str)]
     pub(super) profile: Profile,
     /// Take the engines' times from this decision log (JSON lines, plain or .zst) of a router before your own; what it does
     /// not tell, such as the size of their caches, is as in the profile.
@@ -112,11 +112,6 @@ impl SimulateArgs {
 
 fn policy(name: &str) -> Result<Policy, UnknownPolicy> {
     name.parse()
-}
-
-fn profile(name: &str) -> Result<Profile, String> {
-    let known = || Profile::ALL.iter().map(|profile| profile.name).collect::<Vec<_>>().join(", ");
-    Profile::named(name).ok_or_else(|| format!("expected one of {}", known()))
 }
 
 fn block_size(text: &str) -> Result<BlockSize, String> {

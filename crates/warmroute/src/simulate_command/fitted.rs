@@ -26,7 +26,8 @@ fn served(text: &str) -> Vec<Served> {
                 return None;
             }
             let arrival_ms = line.arrival_ms(outcome)?;
-            let cached_tokens = line.cached_tokens(outcome);
+            let prompt_tokens = outcome.prompt_tokens.unwrap_or(line.prompt.tokens);
+            let cached_tokens = line.cached_tokens(outcome).filter(|cached| *cached <= prompt_tokens);
             let next = engines.len();
             Some(Served {
                 engine: *engines.entry(winner.clone()).or_insert(next),
@@ -34,7 +35,7 @@ fn served(text: &str) -> Vec<Served> {
                 // What was found is part of what the time went to.
                 first_token_ms: outcome.ttft_ms.filter(|_| cached_tokens.is_some()).map(|ms| arrival_ms + ms),
                 end_ms: arrival_ms + outcome.duration_ms,
-                prompt_tokens: outcome.prompt_tokens.unwrap_or(line.prompt.tokens),
+                prompt_tokens,
                 cached_tokens: cached_tokens.unwrap_or(0),
                 output_tokens: outcome.completion_tokens,
             })

@@ -7,13 +7,7 @@ use simulate::{COLUMNS, CellReport, Report};
 /// The whole report.
 pub(super) fn of(report: &Report) -> String {
     let trace = &report.trace;
-    let mut text = format!(
-        "{}: {} requests, {} blocks, {:.2} % of them could be found in a cache without end\n",
-        trace.file,
-        trace.requests,
-        trace.blocks,
-        trace.infinite_hit_ratio * 100.0,
-    );
+    let mut text = format!("{}: {trace}\n", trace.file);
     if trace.dropped > 0 {
         let _ = writeln!(text, "{} requests were left out: no engine could hold them", trace.dropped);
     }
