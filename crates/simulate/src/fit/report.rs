@@ -32,18 +32,18 @@ pub struct FitReport {
 }
 
 impl fmt::Display for FitReport {
-    /// Some lines for people.
+    /// Two lines for people.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "fitted to {} first tokens of {} requests, off by {:.1} % (median): {:.2} ms for a request, {:.5} ms for a token, \
-             {:.3e} ms for the square of its place",
+            "fitted to {} first tokens of {} requests, off by {:.1} % (median): {:.2} ms for a request, {:.2} ms for 1,000 \
+             tokens and {:.2} ms for their attention",
             self.first_tokens,
             self.requests,
             self.ttft_error * 100.0,
             self.overhead_ms,
-            self.prefill_ms,
-            self.attention_ms,
+            self.prefill_ms * 1e3,
+            self.attention_ms * 1e6,
         )?;
         match self.itl_error {
             Some(error) => write!(f, "and to the steps of {} replies, off by {:.1} %", self.replies, error * 100.0)?,
@@ -53,8 +53,10 @@ impl fmt::Display for FitReport {
         }
         write!(
             f,
-            ": {:.3} ms for a step, {:.5} ms for a sequence, {:.3e} ms for a token of its context",
-            self.step_ms, self.sequence_ms, self.kv_token_ms
+            ": {:.2} ms for a step, {:.3} ms for a sequence, {:.3} ms for 1,000 tokens of context",
+            self.step_ms,
+            self.sequence_ms,
+            self.kv_token_ms * 1e3
         )
     }
 }
