@@ -101,7 +101,7 @@ fn a_dry_run_is_a_receipt() {
         let receipt = route(&routed.router, &body);
         let shape = json!({
             "schema": "string", "id": "hex", "at": "time", "request_id": "string", "tenant": "string", "dry_run": "bool",
-            "route": "string", "model": "string", "served_model": "string", "lora": "null", "session": "null",
+            "route": "string", "model": "string", "served_model": "string", "lora": "null", "session": "null|string",
             "stream": "bool", "priority": "int", "policy": "string", "method": "string",
             "prompt": {"source": "string", "exact": "bool", "tokens": "int", "blocks": "int", "block_size": "int"},
             "candidates": [{"rank": "int", "cost": "number", "cost_unit": "string", "terms": "numbers"}],
