@@ -131,6 +131,19 @@ impl Waiting {
     }
 }
 
+/// Milliseconds that one step of priority makes up for in an engine's queue: at the default ageing those of two months.
+const PRIORITY_MS: f64 = 1e9;
+
+/// The same order as one number for an engine that compares it with those of all others it has: who came later has
+/// waited less, and goes on having waited less.
+pub(crate) fn turn(priority: i32, since: Moment, settings: &QueueSettings, prefill_ms: f64) -> i64 {
+    let ms = prefill_ms + settings.ageing * since.since_start().as_secs_f64() * 1e3 - PRIORITY_MS * f64::from(priority);
+    // A float's cast ends at the ends of the range.
+    #[allow(clippy::cast_possible_truncation, reason = "milliseconds are exact enough")]
+    let turn = ms as i64;
+    turn
+}
+
 /// A request's place in the order: the lesser goes first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Place {
