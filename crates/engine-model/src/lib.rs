@@ -21,7 +21,7 @@ mod stats;
 
 pub use engine::{Engine, Next, StepOutcome};
 pub use event::CacheEvent;
-pub use profile::{Profile, Timing};
+pub use profile::{Profile, Timing, UnknownProfile};
 pub use reply::ReplyStream;
 pub use request::{Emitted, Finish, NamedRequest, Request, RequestId, SubmitError};
 pub use settings::{Allocation, EngineSettings, Scheduling};

@@ -1,6 +1,6 @@
 //! How long a step takes.
 
-use std::time::Duration;
+use std::{str::FromStr, time::Duration};
 
 /// Step times of one model on one kind of hardware, fitted to public measurements. Milliseconds throughout.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -95,12 +95,30 @@ impl Profile {
         Self::ALL.iter().find(|profile| profile.name == name).copied()
     }
 
+    /// The names of all, for people.
+    pub fn names() -> String {
+        Self::ALL.iter().map(|profile| profile.name).collect::<Vec<_>>().join(", ")
+    }
+
     /// Time that tokens `start..end` of a prompt take, in ms, without the step they are computed in.
     pub fn prefill_ms_of(&self, start: u32, end: u32) -> f64 {
         let (start, end) = (f64::from(start), f64::from(end));
         self.prefill_ms * (end - start) + self.attention_ms * (end * end - start * start)
     }
 }
+
+impl FromStr for Profile {
+    type Err = UnknownProfile;
+
+    fn from_str(name: &str) -> Result<Self, UnknownProfile> {
+        Self::named(name).ok_or(UnknownProfile)
+    }
+}
+
+/// A name that is no profile's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected one of {}", Profile::names())]
+pub struct UnknownProfile;
 
 /// A profile as one engine runs it.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -173,10 +173,8 @@ fn at_least_one(name: &'static str, value: u32) -> Result<(), EngineError> {
 }
 
 fn timing(args: &EngineArgs) -> Result<Timing, EngineError> {
-    let profile = Profile::named(&args.profile).ok_or_else(|| {
-        let names: Vec<_> = Profile::ALL.iter().map(|profile| profile.name).collect();
-        flag("profile", &args.profile, format!("one of {}", names.join(", ")))
-    })?;
+    let unknown = || flag("profile", &args.profile, format!("one of {}", Profile::names()));
+    let profile = Profile::named(&args.profile).ok_or_else(unknown)?;
     let mut timing = Timing::new(profile).speed(positive("speed", args.speed)?);
     if let Some(rate) = args.prefill_tps {
         timing = timing.prefill_tokens_per_s(positive("prefill-tps", rate)?);

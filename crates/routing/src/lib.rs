@@ -49,7 +49,7 @@ pub use pools::{PrefillLeg, PrefillNote, PrefillPool, PrefillSkip};
 pub use prefix_memory::{PrefixMemory, PrefixMemorySettings};
 pub use prefix_tally::{PrefixCounts, PrefixTally};
 pub use queue::{Patience, QueueSettings};
-pub use rates::Rates;
+pub use rates::{PrefillCurve, Rates, robust};
 pub use router::Router;
 pub use scoring::{OverlapMeasure, PrefixHolder, Scorable, ScoredCounts, Scores, ScoringSettings};
 pub use session::{Growth, SessionKeys, SessionMode, SessionNote, SessionState};

@@ -17,9 +17,11 @@ use std::{
 use foldhash::fast::FixedState;
 use kv_blocks::{Moment, WorkerId};
 
-use self::fit::{Curve, Sample};
+pub use self::fit::PrefillCurve;
+use self::robust::{Sample, median};
 
 mod fit;
+pub mod robust;
 
 /// How fast a worker is believed to be.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,7 +38,7 @@ pub struct Rates {
     /// Whether enough of its own were seen to tell it from the others.
     pub learned: bool,
     /// Of the worker.
-    curve: Curve,
+    curve: PrefillCurve,
 }
 
 impl Rates {
@@ -47,7 +49,7 @@ impl Rates {
         decode_ms_per_sequence: 0.02,
         samples: 0,
         learned: false,
-        curve: Curve::PRIOR,
+        curve: PrefillCurve::PRIOR,
     };
 
     /// Time to compute `tokens` prompt tokens behind `start` that are there.
@@ -99,12 +101,12 @@ pub(crate) struct RateBook {
     kept: Vec<(WorkerId, Sample)>,
     seen: u64,
     /// Of a worker whose factor is 1.
-    curve: Curve,
+    curve: PrefillCurve,
 }
 
 impl Default for RateBook {
     fn default() -> Self {
-        Self { workers: HashMap::default(), kept: Vec::new(), seen: 0, curve: Curve::PRIOR }
+        Self { workers: HashMap::default(), kept: Vec::new(), seen: 0, curve: PrefillCurve::PRIOR }
     }
 }
 
@@ -132,7 +134,7 @@ impl RateBook {
         if tokens == 0 || !ms.is_finite() || ms <= 0.0 {
             return;
         }
-        let sample = Sample::new(f64::from(start), f64::from(tokens), ms);
+        let sample = PrefillCurve::sample(f64::from(start), f64::from(tokens), ms);
         put(&mut self.kept, KEPT, self.seen, (worker, sample));
         self.seen += 1;
         if self.kept.len() >= ENOUGH_OF_ALL && (self.seen < EAGER || self.seen.is_multiple_of(4)) {
@@ -154,7 +156,7 @@ impl RateBook {
         if known().next().is_none() {
             return;
         }
-        let middle = fit::median(known().map(|learner| learner.factor));
+        let middle = median(known().map(|learner| learner.factor));
         self.curve = self.curve.times(middle);
         let known = self.workers.values_mut().filter(|learner| learner.is_known());
         known.for_each(|learner| learner.factor /= middle);
@@ -212,7 +214,7 @@ impl Learner {
     }
 
     /// Whether it turned out to be of quite another speed than before.
-    fn observe(&mut self, now: Moment, sample: Sample, curve: &Curve) -> bool {
+    fn observe(&mut self, now: Moment, sample: Sample, curve: &PrefillCurve) -> bool {
         if self.factor > 1.0 && now.since(self.heard) >= FADES {
             self.kept.drain(..self.kept.len().saturating_sub(KEPT_OF_STALE));
         }
@@ -225,7 +227,8 @@ impl Learner {
         if !self.is_known() {
             return false;
         }
-        let factor = fit::median(self.kept.iter().map(|sample| sample.ratio(curve)));
+        let prices = curve.prices();
+        let factor = median(self.kept.iter().map(|sample| sample.ratio(&prices)));
         // Within a tenth of the others it is one of them: a few samples more or less are no reason to prefer it.
         let alike = (0.9..=1.1).contains(&factor);
         let before = self.factor;

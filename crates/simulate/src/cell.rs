@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine_model::Profile;
+use engine_model::{Allocation, Profile};
 use routing::{CacheSource, RoutingSettings};
 
 use crate::{Trace, speedup_for};
@@ -18,6 +18,9 @@ pub struct Cell {
     pub pace: Pace,
     /// What each engine is.
     pub profile: Profile,
+    /// How engines give blocks to sequences: [`Allocation::Reserved`] is what published simulations do, and
+    /// [`Allocation::Growing`] what vLLM does.
+    pub allocation: Allocation,
     /// Whether the router follows what engines announce, or knows of its own decisions alone.
     pub cache: CacheSource,
     /// Time from a change of a cache to the router's knowledge of it.
@@ -44,6 +47,7 @@ impl Cell {
             workers,
             pace,
             profile,
+            allocation: Allocation::Reserved,
             cache: CacheSource::Events,
             event_delay: Duration::from_millis(20),
             event_loss: 0.0,

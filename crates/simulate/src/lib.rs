@@ -14,8 +14,10 @@
 
 mod agenda;
 mod cell;
+mod columns;
 mod engines;
 mod figures;
+mod fit;
 pub mod html;
 mod load;
 mod outcome;
@@ -28,6 +30,8 @@ mod trace;
 mod wire;
 
 pub use cell::{Cell, Forgotten, Mishaps, Pace, Slow};
+pub use columns::{COLUMNS, Column};
+pub use fit::{FitError, FitReport, Fitted, Served, fit};
 pub use load::{infinite_hit_ratio, speedup_for};
 pub use report::{CellReport, Milliseconds, Report, RequestReport, TraceSummary, WorkerReport};
 pub use run::{run, run_in_detail};

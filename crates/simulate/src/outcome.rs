@@ -29,6 +29,7 @@ impl Outcome {
             held: self.held,
             computed_tokens: asked.prompt_tokens - self.cached_tokens,
             ttft_ms: self.first_token.map(|then| then.ms_since(self.arrival)),
+            e2e_ms: self.done.map(|then| then.ms_since(self.arrival)),
         }
     }
 }

@@ -1,6 +1,10 @@
 //! What is told of a simulation, in the order and with the names of `warmroute simulate --json`.
 
+use std::fmt;
+
 use serde::Serialize;
+
+use crate::{FitReport, Trace, infinite_hit_ratio};
 
 /// All of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -11,6 +15,9 @@ pub struct Report {
     pub trace: TraceSummary,
     /// The engines' profile by name.
     pub profile: &'static str,
+    /// How the profile was found, if it is none of those that have a name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fit: Option<FitReport>,
     /// Of all cells.
     pub seed: u64,
     /// One for each experiment.
@@ -35,6 +42,31 @@ pub struct TraceSummary {
     pub blocks: usize,
     /// Share of them that a cache without end would hold when they come.
     pub infinite_hit_ratio: f64,
+}
+
+impl TraceSummary {
+    /// Of a trace that is named like this.
+    pub fn of(file: String, trace: &Trace) -> Self {
+        Self {
+            file,
+            requests: trace.requests.len(),
+            dropped: trace.dropped,
+            blocks: trace.blocks(),
+            infinite_hit_ratio: rounded(infinite_hit_ratio(trace), 6),
+        }
+    }
+}
+
+impl fmt::Display for TraceSummary {
+    /// What there is to play, without its name.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let found = self.infinite_hit_ratio * 100.0;
+        write!(
+            f,
+            "{} requests, {} blocks, {found:.2} % of them could be found in a cache without end",
+            self.requests, self.blocks
+        )
+    }
 }
 
 /// What one experiment showed. The first tenth of the requests warms the caches and is not counted.
@@ -112,6 +144,8 @@ pub struct RequestReport {
     pub computed_tokens: u32,
     /// From arrival to first token.
     pub ttft_ms: Option<f64>,
+    /// From arrival to last token.
+    pub e2e_ms: Option<f64>,
 }
 
 /// Rounds a figure to so many decimals: the rest is no information.

@@ -10,6 +10,7 @@ mod events_command;
 mod explain;
 mod indexer_command;
 mod limits;
+mod logged;
 mod logging;
 mod output;
 mod replay_command;

@@ -7,13 +7,13 @@
 mod recorded;
 mod summary;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode, str::FromStr};
 
 use clap::Args;
 use config::Settings;
 use engine_model::Profile;
 use serde::Serialize;
-use simulate::{Cell, Pace, Report, Trace, TraceSummary, infinite_hit_ratio};
+use simulate::{Cell, Pace, Report, Trace, TraceSummary};
 
 use self::recorded::{Recorded, Requests};
 use crate::{
@@ -37,7 +37,7 @@ pub(crate) struct ReplayArgs {
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
     /// Model and hardware of the engines: 8b-h200, 70b-h100x4, 70b-h100x2, 32b-h100x2 or toy.
-    #[arg(long, value_name = "NAME", default_value = "8b-h200", value_parser = profile)]
+    #[arg(long, value_name = "NAME", default_value = "8b-h200", value_parser = Profile::from_str)]
     profile: Profile,
     /// Tokens that the cache of an engine holds, in place of the profile's.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
@@ -99,14 +99,9 @@ fn replayed(args: &ReplayArgs) -> Result<Replayed, Trouble> {
     };
     let report = Report {
         schema: Report::SCHEMA,
-        trace: TraceSummary {
-            requests: trace.requests.len(),
-            dropped: trace.dropped,
-            blocks: trace.blocks(),
-            infinite_hit_ratio: (infinite_hit_ratio(&trace) * 1e6).round() / 1e6,
-            file,
-        },
+        trace: TraceSummary::of(file, &trace),
         profile: profile.name,
+        fit: None,
         seed: cell.seed,
         cells: vec![simulate::run(&trace, &cell)],
     };
@@ -121,9 +116,4 @@ fn workers(settings: &Settings) -> Result<u32, Trouble> {
         message: format!("the configuration has {workers} workers: expected 1 to {MOST_WORKERS}, one for each engine"),
         code: BAD_CONFIGURATION,
     })
-}
-
-fn profile(name: &str) -> Result<Profile, String> {
-    let known = || Profile::ALL.iter().map(|profile| profile.name).collect::<Vec<_>>().join(", ");
-    Profile::named(name).ok_or_else(|| format!("expected one of {}", known()))
 }

@@ -6,6 +6,7 @@
 mod args;
 mod cells;
 mod files;
+mod fitted;
 mod table;
 mod trace_file;
 mod what_if;
@@ -15,7 +16,7 @@ use std::{process::ExitCode, time::Duration};
 pub(crate) use args::SimulateArgs;
 use engine_model::Profile;
 use routing::RoutingSettings;
-use simulate::{Cell, Mishaps, Pace, Report, Trace, TraceSummary, infinite_hit_ratio};
+use simulate::{Cell, Mishaps, Pace, Report, Trace, TraceSummary};
 
 use self::what_if::Configured;
 use crate::{
@@ -73,9 +74,15 @@ fn simulated(args: &SimulateArgs) -> Result<Report, Trouble> {
     let bad_flag = |message| Trouble { message, code: BAD_FLAG };
     let configured = what_if::configured(&args.settings).map_err(bad_flag)?;
     let mishaps = args.mishaps().map_err(bad_flag)?;
+    let fitted = args.fit.as_ref().map(|log| {
+        let told = |problem| Trouble { message: format!("{}: {problem}", log.display()), code: BAD_CONFIGURATION };
+        fitted::read(log, &args.profile).map_err(told)
+    });
+    let fitted = fitted.transpose()?;
+    let profile = fitted.as_ref().map_or(args.profile, |fitted| fitted.profile);
     let mut trace =
         Trace::read(&text(args)?, args.trace_block_tokens).map_err(|error| unusable(args, &error.to_string()))?;
-    let profile = Profile { kv_tokens: args.kv_tokens.unwrap_or(args.profile.kv_tokens), ..args.profile };
+    let profile = Profile { kv_tokens: args.kv_tokens.unwrap_or(profile.kv_tokens), ..profile };
     trace.drop_what_exceeds(&profile);
     if trace.requests.is_empty() {
         return Err(bad_flag(format!(
@@ -86,14 +93,9 @@ fn simulated(args: &SimulateArgs) -> Result<Report, Trouble> {
     let cells = cells(args, &trace, profile, &configured, &mishaps);
     Ok(Report {
         schema: Report::SCHEMA,
-        trace: TraceSummary {
-            file: args.trace.to_string(),
-            requests: trace.requests.len(),
-            dropped: trace.dropped,
-            blocks: trace.blocks(),
-            infinite_hit_ratio: (infinite_hit_ratio(&trace) * 1e6).round() / 1e6,
-        },
+        trace: TraceSummary::of(args.trace.to_string(), &trace),
         profile: profile.name,
+        fit: fitted.map(|fitted| fitted.report),
         seed: args.seed,
         cells: cells::run(&trace, &cells),
     })

@@ -23,7 +23,7 @@ fn target() -> Value {
 fn receipt() -> Value {
     json!({
         "schema": "string", "id": "hex", "at": "time", "request_id": "string", "tenant": "string", "dry_run": "bool",
-        "route": "string", "model": "string", "served_model": "string", "lora": "null|string", "session": "null",
+        "route": "string", "model": "string", "served_model": "string", "lora": "null|string", "session": "null|string",
         "cluster": "null", "stream": "bool", "priority": "int", "policy": "string", "method": "string",
         "prompt": {
             "source": "string", "exact": "bool", "tokens": "int", "blocks": "int", "block_size": "int", "new_tokens": "int",

@@ -5,7 +5,7 @@ mod harness;
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 use contract_id::contract;
-use harness::{Finished, Program, RawClient, Routed, Router, eventually, says, words};
+use harness::{Finished, Program, RawClient, Routed, Router, chat, eventually, says, streamed, words};
 use serde_json::{Value, json};
 
 /// Routed with a log in the folder of its configuration, under a name that is not known before.
@@ -138,4 +138,57 @@ fn a_log_that_cannot_be_written_is_said_once_and_counted_and_no_request_notices(
         let text = fs::read_to_string(&path).ok()?;
         text.lines().any(|line| line.contains(&id)).then_some(())
     });
+}
+
+/// Prompts of many lengths, up to four at a time, streamed; returns how many.
+fn streamed_prompts(routed: &Routed) -> usize {
+    let mut sent = 0;
+    for round in 0..30 {
+        let clients: Vec<RawClient> = (0..1 + round % 4)
+            .map(|number| {
+                let text = words(&format!("r{round}n{number}w"), 20 + (round * 37) % 150);
+                let mut body = streamed(chat("sim", &text, 10));
+                body["stream_options"] = json!({"include_usage": true});
+                RawClient::chat(&routed.router.data(), &body)
+            })
+            .collect();
+        sent += clients.len();
+        for mut client in clients {
+            assert_eq!(client.reply().status, 200);
+        }
+    }
+    sent
+}
+
+#[test]
+#[contract("V43")]
+fn a_log_tells_the_simulator_how_fast_the_engines_were() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("decisions.jsonl").display().to_string();
+    let engine = ["--speed", "1", "--prefill-tps", "4000", "--itl-ms", "10", "--overhead-ms", "5"];
+    let config = format!("decision_log: {{path: \"{path}\", interval: 10ms}}\n");
+    let routed = Routed::with(&[&engine, &engine], &config, &["--policy", "round_robin"]);
+    let fit = || {
+        let trace = ["simulate", "--trace", "synthetic:chat?sessions=20", "--workers", "2", "--fit", &path];
+        Program::finish(&[&trace[..], &["--json"]].concat())
+    };
+    let sent = streamed_prompts(&routed);
+    let written = eventually("the log to be written", || Some(lines(&path)).filter(|lines| lines.len() == sent));
+    assert!(written.iter().all(|line| line["outcome"]["kind"] == "ok"));
+
+    let fitted = fit();
+    assert_eq!(fitted.code, Some(0), "{}", fitted.stderr);
+    let report: Value = serde_json::from_str(&fitted.stdout).expect("one JSON object");
+    assert_eq!((&report["profile"], &report["fit"]["requests"]), (&json!("fitted"), &json!(sent)));
+    let found = |name: &str| report["fit"][name].as_f64().expect("a number");
+    let prompt_ms =
+        found("overhead_ms") + found("step_ms") + 600.0 * found("prefill_ms") + 36e4 * found("attention_ms");
+    // 5 ms, 10 ms and 150 ms; how much more it is, is this machine's affair.
+    assert!(prompt_ms > 0.95 * 165.0, "{}", report["fit"]);
+
+    let few: Vec<String> = written.iter().take(10).map(Value::to_string).collect();
+    fs::write(&path, few.join("\n")).expect("it can be written");
+    let refused = fit();
+    assert_eq!((refused.code, refused.stdout.as_str()), (Some(78), ""));
+    assert!(refused.stderr.contains("expected at least 20"), "{}", refused.stderr);
 }

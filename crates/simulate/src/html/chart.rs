@@ -15,11 +15,13 @@ const ABOVE: f64 = 16.0;
 const GAP: f64 = 0.2;
 /// Narrower bars have no number above them.
 const LEAST_LABELLED: f64 = 26.0;
+/// Engines' names are no closer together than this.
+const LEAST_NAMED: f64 = 22.0;
 /// Colours of what an engine computed and of what it found: no policy's.
 pub(super) const COMPUTED: &str = "#a0672f";
 pub(super) const FOUND: &str = "#8aa4bd";
-/// Lines across, and numbers beside them.
-const LINES: u32 = 4;
+/// About so many lines across, with numbers beside them.
+const LINES: f64 = 4.0;
 
 /// Bars in groups.
 pub(super) struct Bars<'a> {
@@ -40,7 +42,7 @@ pub(super) struct Group {
 
 /// The colour of a place: far from that of the place before.
 pub(super) fn colour(place: usize) -> String {
-    format!("hsl({} 60% 48%)", (205 + place * 137) % 360)
+    format!("hsl({} 60% 54%)", (205 + place * 137) % 360)
 }
 
 impl Bars<'_> {
@@ -71,6 +73,8 @@ pub(super) fn stacked(title: &str, cell: &CellReport) -> String {
     let most = shown.iter().map(|worker| worker.computed_tokens + worker.hit_tokens).max().unwrap_or(0);
     let mut drawing = Drawing::new(title, 0.0, most as f64);
     let slot = (WIDTH - LEFT) / shown.len().max(1) as f64;
+    // Where engines stand too close for a name each, some go without.
+    let every = [1, 2, 5, 10].into_iter().find(|every| slot * *every as f64 >= LEAST_NAMED).unwrap_or(20);
     for (place, worker) in shown.iter().enumerate() {
         let (computed, hits) = (worker.computed_tokens as f64, worker.hit_tokens as f64);
         let (x, width) = (LEFT + slot * (place as f64 + GAP / 2.0), slot * (1.0 - GAP));
@@ -79,7 +83,7 @@ pub(super) fn stacked(title: &str, cell: &CellReport) -> String {
         drawing.bar(x, width, (0.0, computed), COMPUTED, &told);
         let told = format!("{name}: {} tokens found", short(hits));
         drawing.bar(x, width, (computed, computed + hits), FOUND, &told);
-        if width >= LEAST_LABELLED / 2.0 {
+        if place % every == 0 {
             drawing.text(x + width / 2.0, HEIGHT - 6.0, "middle", &name);
         }
     }
@@ -102,16 +106,20 @@ impl Drawing {
             escaped(title)
         );
         // Where nothing rises above the foot, any range will do.
-        let to = if most > from && most.is_finite() { most } else { from + 1.0 };
-        let mut drawing = Self { svg, from, to };
-        for line in 0..=LINES {
-            let value = from + (to - from) * f64::from(line) / f64::from(LINES);
+        let rise = if most > from && most.is_finite() { most - from } else { 1.0 };
+        let step = round_step(rise / LINES);
+        let lines = (rise / step).ceil();
+        let mut drawing = Self { svg, from, to: from + step * lines };
+        let mut line = 0.0;
+        while line <= lines {
+            let value = from + step * line;
+            line += 1.0;
             let y = drawing.y(value);
             let _ = write!(
                 drawing.svg,
                 "<line x1=\"{LEFT}\" x2=\"{WIDTH}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"#8885\"/>"
             );
-            drawing.text(LEFT - 5.0, y + 4.0, "end", &short(value));
+            drawing.text(LEFT - 5.0, y + 4.0, "end", &on_axis(value));
         }
         drawing
     }
@@ -142,6 +150,18 @@ impl Drawing {
     }
 }
 
+/// The smallest of 1, 2 and 5, times a power of ten, that is not below `least`.
+fn round_step(least: f64) -> f64 {
+    let power = 10f64.powf(least.log10().floor());
+    [1.0, 2.0, 5.0].into_iter().map(|digit| digit * power).find(|step| *step >= least).unwrap_or(10.0 * power)
+}
+
+/// A round number as it is, unless it is long.
+fn on_axis(value: f64) -> String {
+    let rounded = (value * 1e6).round() / 1e6;
+    if value.abs() < 1e4 { rounded.to_string() } else { short(value) }
+}
+
 /// A number in few letters.
 fn short(value: f64) -> String {
     match value.abs() {
@@ -162,6 +182,17 @@ mod tests {
     fn numbers_are_short() {
         let shown = [0.0, 1.075, 24.31, 340.2, 4_321.0, 43_210.0, 1_234_567.0, 98_765_432.0].map(short);
         assert_eq!(shown, ["0.00", "1.07", "24.3", "340", "4321", "43k", "1.2M", "99M"]);
+    }
+
+    #[test]
+    fn lines_stand_at_round_numbers_the_last_one_above_every_bar() {
+        assert_eq!([0.3, 1.0, 1.1, 34.2, 4_999.0].map(round_step), [0.5, 1.0, 2.0, 50.0, 5_000.0]);
+        let lines = |most| {
+            let drawn = Drawing::new("T", 1.0, most).done();
+            drawn.split("</text>").filter_map(|part| Some(part.rsplit_once('>')?.1.to_owned())).collect::<Vec<_>>()
+        };
+        assert_eq!(lines(1.2)[..5], ["1", "1.05", "1.1", "1.15", "1.2"]);
+        assert_eq!(lines(132.0)[..4], ["1", "51", "101", "151"]);
     }
 
     #[test]

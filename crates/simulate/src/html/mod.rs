@@ -16,21 +16,23 @@ const MOST_WORKERS: usize = 64;
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;font:15px/1.5 system-ui,sans-serif}\
-body{max-width:62rem;margin:2rem auto;padding:0 1rem}\
+body{max-width:94rem;margin:2rem auto;padding:0 1rem}\
 h1{font-size:1.4rem}h2{font-size:1.15rem;margin-top:2rem}h3{font-size:1rem;margin-bottom:.2rem}\
+p{max-width:62rem}\
+.keys{position:sticky;top:0;max-width:none;padding:.3rem 0;background:Canvas}\
 figure{display:inline-block;margin:0 1rem 1rem 0}figcaption{font-weight:600}\
 svg{max-width:100%;height:auto}svg text{font-size:11px;fill:currentColor}\
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.85rem}\
 th,td{padding:.15rem .5rem;text-align:right;border-bottom:1px solid #8884}\
 th:first-child,td:first-child{text-align:left}.scroll{overflow-x:auto}\
-.key{display:inline-block;width:.8em;height:.8em;margin:0 .3em 0 .9em}";
+.key{display:inline-block;width:.8em;height:.8em;margin:0 .3em 0 0}.key~.key{margin-left:.9em}";
 
 /// What is shown of each cell, by load.
 const CHARTS: [Figure; 5] = [
     Figure { title: "TTFT, mean (ms)", of: |cell| cell.ttft_ms.mean, from: 0.0 },
     Figure { title: "TTFT, p99 (ms)", of: |cell| cell.ttft_ms.p99, from: 0.0 },
     Figure { title: "Block hits (%)", of: |cell| cell.block_hit_ratio * 100.0, from: 0.0 },
-    Figure { title: "Prefill imbalance, above 1", of: |cell| cell.prefill_imbalance, from: 1.0 },
+    Figure { title: "Prefill imbalance (busiest engine over mean)", of: |cell| cell.prefill_imbalance, from: 1.0 },
     Figure { title: "ITL, mean (ms)", of: |cell| cell.itl_ms.mean, from: 0.0 },
 ];
 
@@ -50,16 +52,16 @@ pub fn page(report: &Report) -> String {
          <meta name=\"viewport\" content=\"width=device-width\">\
          <title>Simulation of {file}</title><style>{STYLE}</style></head><body>\n\
          <h1>Simulation of {file}</h1>\n\
-         <p>{} requests, {} blocks, {:.2} % of them could be found in a cache without end; {} requests left out. Engines: {}. \
+         <p>{trace}; {} requests left out. Engines: {}. \
          Seed {}. The first tenth of the requests is not counted.</p>\n",
-        trace.requests,
-        trace.blocks,
-        trace.infinite_hit_ratio * 100.0,
         trace.dropped,
         escaped(report.profile),
         report.seed,
         file = escaped(&trace.file),
     );
+    if let Some(fit) = &report.fit {
+        let _ = writeln!(page, "<p>Engines {}.</p>", escaped(&fit.to_string().replace('\n', "; ")));
+    }
     let policies = policies(report);
     legend(&mut page, &policies);
     for workers in report.cells.iter().map(|cell| cell.workers).collect::<BTreeSet<_>>() {
@@ -71,7 +73,7 @@ pub fn page(report: &Report) -> String {
         }
     }
     per_worker(&mut page, &report.cells);
-    page.push_str("<h2>All figures</h2>\n");
+    page.push_str("<h2>All figures</h2>\n<p>Times in ms.</p>\n");
     page.push_str(&table::of(&report.cells));
     page.push_str("</body></html>\n");
     page
@@ -89,7 +91,7 @@ fn policies(report: &Report) -> Vec<&'static str> {
 }
 
 fn legend(page: &mut String, policies: &[&str]) {
-    page.push_str("<p>");
+    page.push_str("<p class=\"keys\">");
     for (place, policy) in policies.iter().enumerate() {
         let (colour, name) = (chart::colour(place), escaped(policy));
         let _ = write!(page, "<span class=\"key\" style=\"background:{colour}\"></span>{name}");
@@ -117,7 +119,7 @@ fn pace(cell: &CellReport) -> String {
 
 /// What each engine computed and found, cell by cell.
 fn per_worker(page: &mut String, cells: &[CellReport]) {
-    page.push_str("<h2>Engine by engine</h2>\n<p>Prompt tokens:");
+    page.push_str("<h2>Engine by engine</h2>\n<p>Prompt tokens: ");
     for (colour, name) in [(chart::COMPUTED, "computed"), (chart::FOUND, "found in the cache")] {
         let _ = write!(page, "<span class=\"key\" style=\"background:{colour}\"></span>{name}");
     }

@@ -5,6 +5,7 @@
 mod agreement;
 mod by_hand;
 mod events;
+mod fit;
 mod mishaps;
 mod page;
 mod synthetic;

@@ -11,8 +11,9 @@ fn report(file: &str) -> Report {
     let file = file.to_owned();
     Report {
         schema: Report::SCHEMA,
-        trace: TraceSummary { file, requests: 2, dropped: 0, blocks: 5, infinite_hit_ratio: 0.4 },
+        trace: TraceSummary::of(file, &trace),
         profile: "8b-h200",
+        fit: None,
         seed: 1,
         cells: [reports(Policy::Warm), reports(Policy::Random)].concat(),
     }

@@ -3,8 +3,9 @@
 use std::fmt::Write;
 
 use kv_blocks::BlockSize;
-use serde::{Deserialize, Serialize, de::IgnoredAny};
-use time::{Date, Month, OffsetDateTime, Time};
+use serde::Serialize;
+
+use crate::logged::{Line, Outcome};
 
 /// What of a log can be played.
 #[derive(Debug)]
@@ -42,34 +43,6 @@ pub(super) enum Unplayable {
     NoChains { lines: usize },
     #[error("there is no receipt of a request that got its reply in it: expected the file of decisions.log.path")]
     Nothing,
-}
-
-/// One line of the log, as far as it matters. Everything else in it is ignored.
-#[derive(Debug, Deserialize)]
-struct Line {
-    at: String,
-    model: String,
-    lora: Option<String>,
-    prompt: Prompt,
-    winner: Option<IgnoredAny>,
-    outcome: Option<Outcome>,
-    chain: Option<Vec<String>>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Prompt {
-    tokens: u32,
-    block_size: Option<u64>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Outcome {
-    kind: String,
-    ttft_ms: Option<f64>,
-    duration_ms: f64,
-    prompt_tokens: Option<u32>,
-    completion_tokens: Option<u32>,
-    cached_tokens: Option<u32>,
 }
 
 /// One request.
@@ -131,10 +104,8 @@ fn request(line: &Line, outcome: &Outcome, models: &mut Vec<(String, Option<Stri
         models.len() - 1
     });
     let apart = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    // A receipt is made out when the head of the reply goes out: with the first token, or with the whole reply.
-    let after_ms = outcome.ttft_ms.unwrap_or(outcome.duration_ms);
     Some(Request {
-        arrival_ms: unix_ms(&line.at)? - after_ms,
+        arrival_ms: line.arrival_ms(outcome)?,
         prompt_tokens: line.prompt.tokens,
         reply_tokens: outcome.completion_tokens.filter(|tokens| *tokens > 0),
         ids: chain.map(|hash| Some(hash? ^ apart)).collect::<Option<_>>()?,
@@ -186,20 +157,6 @@ impl Figures {
         recorded.token_hit_ratio = (self.of_tokens > 0).then(|| self.cached_tokens as f64 / self.of_tokens as f64);
         recorded.ttft_mean_ms = (self.streamed > 0).then(|| self.ttft_ms / f64::from(self.streamed));
     }
-}
-
-/// Milliseconds since 1970 of a receipt's time, `2026-11-20T17:41:09.123Z`.
-fn unix_ms(at: &str) -> Option<f64> {
-    let digits = |from: usize, to: usize| -> Option<u16> {
-        at.get(from..to).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()
-    };
-    let small = |from: usize| -> Option<u8> { digits(from, from + 2)?.try_into().ok() };
-    if at.len() != 24 || !at.ends_with('Z') {
-        return None;
-    }
-    let date = Date::from_calendar_date(digits(0, 4)?.into(), Month::try_from(small(5)?).ok()?, small(8)?).ok()?;
-    let time = Time::from_hms_milli(small(11)?, small(14)?, small(17)?, digits(20, 23)?).ok()?;
-    Some((OffsetDateTime::new_utc(date, time).unix_timestamp_nanos() / 1_000_000) as f64)
 }
 
 #[cfg(test)]

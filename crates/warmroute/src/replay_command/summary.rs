@@ -9,13 +9,7 @@ use super::recorded::Recorded;
 /// What was read, what came of it then, and what would have.
 pub(super) fn of(report: &Report, recorded: &Recorded) -> String {
     let trace = &report.trace;
-    let mut text = format!(
-        "{}: {} requests, {} blocks, {:.2} % of them could be found in a cache without end\n",
-        trace.file,
-        trace.requests,
-        trace.blocks,
-        trace.infinite_hit_ratio * 100.0,
-    );
+    let mut text = format!("{}: {trace}\n", trace.file);
     // Writing into a String does not fail.
     let left_out = [
         (recorded.skipped, "lines were left out: no reply, no chain, or another block size"),

@@ -24,7 +24,7 @@ const MOST_WORKERS: i64 = 1024;
 /// Longest virtual time, in seconds: a year.
 const LATEST_S: f64 = 366.0 * 86_400.0;
 
-const AFTER_HELP: &str = "Exit code: 0 with a result; 2 for a bad flag; 78 for a trace that cannot be read; 1 where a file \
+const AFTER_HELP: &str = "Exit code: 0 with a result; 2 for a bad flag; 78 for a trace or a log that cannot be used; 1 where a file \
 cannot be written.\n\nSynthetic workloads and their parameters, the keys that --set takes, and what the figures leave out: \
 docs/simulate.md.";
 
@@ -51,8 +51,12 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "TIMES", value_parser = speedup)]
     pub(super) speedup: Option<f64>,
     /// Model and hardware of the engines: 8b-h200, 70b-h100x4, 70b-h100x2, 32b-h100x2 or toy.
-    #[arg(long, value_name = "NAME", default_value = "8b-h200", value_parser = profile)]
+    #[arg(long, value_name = "NAME", default_value = "8b-h200", value_parser = Profile::from_str)]
     pub(super) profile: Profile,
+    /// Take the engines' times from this decision log (JSON lines, plain or .zst) of a router before your own; what it does
+    /// not tell, such as the size of their caches, is as in the profile.
+    #[arg(long, value_name = "FILE")]
+    pub(super) fit: Option<PathBuf>,
     /// Tokens that the cache of an engine holds, in place of the profile's.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) kv_tokens: Option<u32>,
@@ -108,11 +112,6 @@ impl SimulateArgs {
 
 fn policy(name: &str) -> Result<Policy, UnknownPolicy> {
     name.parse()
-}
-
-fn profile(name: &str) -> Result<Profile, String> {
-    let known = || Profile::ALL.iter().map(|profile| profile.name).collect::<Vec<_>>().join(", ");
-    Profile::named(name).ok_or_else(|| format!("expected one of {}", known()))
 }
 
 fn block_size(text: &str) -> Result<BlockSize, String> {

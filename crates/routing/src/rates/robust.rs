@@ -1,0 +1,127 @@
+//! Prices of the parts that times are made of, from samples of which some are wild.
+
+use std::ops::RangeInclusive;
+
+/// A time, and how much of each of three things it paid for.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// How much of each. The second explains whatever the others do not.
+    pub parts: [f64; 3],
+    /// Above 0.
+    pub ms: f64,
+}
+
+impl Sample {
+    /// What it would have taken at these prices.
+    pub fn expected_ms(&self, prices: &[f64; 3]) -> f64 {
+        self.parts.iter().zip(prices).map(|(part, price)| part * price).sum()
+    }
+
+    /// How many times that it took.
+    pub fn ratio(&self, prices: &[f64; 3]) -> f64 {
+        self.ms / self.expected_ms(prices)
+    }
+
+    /// How many times that it took, as a logarithm: twice as much is as far off as half.
+    fn off(&self, prices: &[f64; 3]) -> f64 {
+        self.ratio(prices).ln()
+    }
+
+    /// The same of a worker so many times as fast.
+    pub(super) fn over(&self, factor: f64) -> Self {
+        Self { ms: self.ms / factor, ..*self }
+    }
+}
+
+/// What prices are before anything is seen, and what they can be.
+#[derive(Clone, Debug)]
+pub struct Belief {
+    /// Of what samples say nothing about.
+    pub prices: [f64; 3],
+    /// Of each price; the second one's does not include 0.
+    pub bounds: [RangeInclusive<f64>; 3],
+}
+
+/// Rounds of weighing samples anew by how far they are off.
+const ROUNDS: usize = 6;
+/// What samples say nothing about is what it was believed to be: that counts as so much beside each of them.
+const WEIGHT: f64 = 1e-4;
+
+/// The prices that are closest to most of `samples`, relatively; `before` is where the search begins.
+pub fn fit(samples: &[Sample], before: [f64; 3], belief: &Belief) -> [f64; 3] {
+    let mut prices = before;
+    for round in 0..ROUNDS {
+        let scale = 2.0 * median(samples.iter().map(|sample| sample.off(&prices).abs())).max(1e-6);
+        // The first round believes everybody: the prices of before may be another engine's.
+        let trust =
+            |sample: &Sample| if round == 0 { 1.0 } else { (scale / sample.off(&prices).abs().max(scale)).powi(2) };
+        let weigh = |sample: &Sample| trust(sample) / (sample.ms * sample.expected_ms(&prices));
+        let weights: Vec<f64> = samples.iter().map(weigh).collect();
+        prices = solved(samples, &weights, belief);
+    }
+    prices
+}
+
+/// Least squares of relative differences, without negative parts.
+fn solved(samples: &[Sample], weights: &[f64], belief: &Belief) -> [f64; 3] {
+    for used in [[true, true, true], [true, true, false], [false, true, true], [false, true, false]] {
+        if let Some(prices) = least_squares(samples, weights, &belief.prices, used)
+            && prices.iter().zip(&belief.bounds).all(|(price, bounds)| price >= bounds.start())
+        {
+            return std::array::from_fn(|part| prices[part].min(*belief.bounds[part].end()));
+        }
+    }
+    belief.prices
+}
+
+/// The normal equations of the used parts, solved by elimination; `None` where they say nothing.
+fn least_squares(samples: &[Sample], weights: &[f64], believed: &[f64; 3], used: [bool; 3]) -> Option<[f64; 3]> {
+    // Parts are of very different size: each is measured by its mean over the samples.
+    let mean = |part: usize| samples.iter().map(|sample| sample.parts[part]).sum::<f64>() / samples.len() as f64;
+    let unit = [mean(0), mean(1), mean(2)];
+    let mut rows = [[0.0; 4]; 3];
+    let mut belief = 0.0;
+    for (sample, weight) in samples.iter().zip(weights) {
+        belief += WEIGHT * weight;
+        let parts = sample.parts;
+        for row in 0..3 {
+            for column in 0..3 {
+                rows[row][column] += weight * parts[row] / unit[row] * parts[column] / unit[column];
+            }
+            rows[row][3] += weight * parts[row] / unit[row] * sample.ms;
+        }
+    }
+    for part in [0, 2] {
+        rows[part][part] += belief;
+        rows[part][3] += belief * believed[part] * unit[part];
+    }
+    for part in (0..3).filter(|part| !used[*part]) {
+        rows.iter_mut().for_each(|row| row[part] = 0.0);
+        rows[part] = [0.0; 4];
+        rows[part][part] = 1.0;
+    }
+    for pivot in 0..3 {
+        let best = (pivot..3).max_by(|a, b| rows[*a][pivot].abs().total_cmp(&rows[*b][pivot].abs()))?;
+        rows.swap(pivot, best);
+        if rows[pivot][pivot].abs() < f64::MIN_POSITIVE {
+            return None;
+        }
+        for row in (0..3).filter(|row| *row != pivot) {
+            let times = rows[row][pivot] / rows[pivot][pivot];
+            let taken = rows[pivot].map(|value| times * value);
+            rows[row].iter_mut().zip(taken).for_each(|(value, taken)| *value -= taken);
+        }
+    }
+    let found = [0, 1, 2].map(|part| rows[part][3] / rows[part][part] / unit[part]);
+    found.iter().all(|part| part.is_finite()).then_some(found)
+}
+
+/// The middle value; of two middle ones the upper. Zero of nothing.
+pub fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    if values.is_empty() {
+        return 0.0;
+    }
+    let middle = values.len() / 2;
+    *values.select_nth_unstable_by(middle, f64::total_cmp).1
+}

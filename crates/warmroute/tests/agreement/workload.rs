@@ -1,0 +1,76 @@
+//! One workload in two forms: for the simulator as a trace, for engines as prompts of token ids.
+
+use kv_blocks::BlockSize;
+use serde_json::{Value, json};
+use simulate::{Synthetic, Trace};
+
+/// Tokens of a block, in the trace and on the engines.
+pub(crate) const BLOCK: u32 = 16;
+
+/// What requests there are, in the order of their arrival.
+pub(crate) struct Workload {
+    lines: Vec<Value>,
+}
+
+impl Workload {
+    /// A made-up workload's requests that come in the first so many seconds.
+    pub(crate) fn of(name: &str, seconds: u64) -> Self {
+        let synthetic: Synthetic = name.parse().unwrap();
+        let text = synthetic.text(block_size()).unwrap();
+        let mut lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        lines.sort_by_key(at_ms);
+        lines.retain(|line| at_ms(line) < seconds * 1000);
+        // The simulator spreads arrivals that share a time, the player does not.
+        for next in 1..lines.len() {
+            let earliest = at_ms(&lines[next - 1]) + 1;
+            lines[next]["timestamp"] = json!(at_ms(&lines[next]).max(earliest));
+        }
+        Self { lines }
+    }
+
+    /// The same requests, so far apart that none meets another.
+    pub(crate) fn one_by_one(mut self) -> Self {
+        for (place, line) in self.lines.iter_mut().enumerate() {
+            line["timestamp"] = json!(place * 1_000_000);
+        }
+        self
+    }
+
+    pub(crate) fn trace(&self) -> Trace {
+        let lines: Vec<String> = self.lines.iter().map(Value::to_string).collect();
+        Trace::read(&lines.join("\n"), block_size()).unwrap()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// Milliseconds from the first arrival to this one.
+    pub(crate) fn arrival_ms(&self, request: usize) -> u64 {
+        at_ms(&self.lines[request]) - at_ms(&self.lines[0])
+    }
+
+    /// The body of a request for a streamed completion of exactly this length.
+    pub(crate) fn body(&self, request: usize) -> Value {
+        let line = &self.lines[request];
+        json!({
+            "model": "sim", "prompt": tokens(line), "max_tokens": line["output_length"], "ignore_eos": true,
+            "stream": true, "stream_options": {"include_usage": true},
+        })
+    }
+}
+
+fn block_size() -> BlockSize {
+    BlockSize::new(u64::from(BLOCK)).unwrap()
+}
+
+fn at_ms(line: &Value) -> u64 {
+    line["timestamp"].as_u64().unwrap()
+}
+
+/// Blocks of the same id have the same tokens, and no other block has any of them.
+fn tokens(line: &Value) -> Vec<u64> {
+    let length = usize::try_from(line["input_length"].as_u64().unwrap()).unwrap();
+    let blocks = line["hash_ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap());
+    blocks.flat_map(|id| (0..u64::from(BLOCK)).map(move |place| id * u64::from(BLOCK) + place)).take(length).collect()
+}
