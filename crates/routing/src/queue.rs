@@ -233,3 +233,21 @@ impl OwnJob {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_is_told_the_order_that_the_queue_keeps_whenever_it_is_told() {
+        let settings = QueueSettings::default();
+        let told =
+            |priority, at_s, prefill_ms| turn(priority, Moment::at(Duration::from_secs(at_s)), &settings, prefill_ms);
+        assert!(told(0, 10, 20.0) < told(0, 10, 300.0), "the shorter first");
+        // Each second waited makes up for 200 ms.
+        assert!(told(0, 10, 300.0) < told(0, 12, 20.0), "who has waited long enough first");
+        assert!(told(0, 11, 20.0) < told(0, 10, 300.0));
+        assert!(told(1, 1_000_000, 1e6) < told(0, 0, 0.0), "priority before all");
+        assert!(told(-1, 0, 0.0) > told(0, 1_000_000, 1e6));
+    }
+}
