@@ -240,6 +240,7 @@ fn queue(section: &Checked) -> Queue {
         max_bytes: section.key("max_bytes").size(),
         hold_above: section.key("hold_above").duration(),
         ageing: section.key("ageing").float(),
+        engine_priority: section.key("engine_priority").bool(),
     }
 }
 

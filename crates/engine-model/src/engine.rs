@@ -1,7 +1,7 @@
 //! The scheduler: who runs in a step, with which blocks, and what comes of it.
 //!
 //! The order of things is vLLM's: running sequences first, in the order they were admitted; then waiting ones, first
-//! come first served. A block is named, and so reusable and announced, in the step that schedules its last token.
+//! come first served or by priority. A block is named, and so reusable and announced, in the step that schedules its last token.
 //! Announcements leave with the end of that step.
 
 use std::{collections::VecDeque, ops::Range, time::Duration};
@@ -9,7 +9,8 @@ use std::{collections::VecDeque, ops::Range, time::Duration};
 use kv_blocks::{EngineHash, Moment, Tier};
 
 use crate::{
-    Allocation, CacheEvent, Emitted, EngineSettings, EngineStats, NamedRequest, Request, RequestId, SubmitError,
+    Allocation, CacheEvent, Emitted, EngineSettings, EngineStats, NamedRequest, Request, RequestId, Scheduling,
+    SubmitError,
     host_tier::{HostTier, announce_offload},
     plan::{OpenStep, Plan},
     pool::{BlockId, BlockPool},
@@ -132,7 +133,7 @@ impl Engine {
             self.admit_waiting(now, &mut plan);
         }
         if plan.chunks.is_empty() {
-            return self.waiting.front().map_or(Next::Idle, |first| Next::WaitUntil(first.ready_at));
+            return self.waiting.iter().map(|waiting| waiting.ready_at).min().map_or(Next::Idle, Next::WaitUntil);
         }
         let duration = self.settings.timing.step(plan.work);
         self.open = Some(OpenStep { duration, chunks: plan.chunks });
@@ -250,16 +251,19 @@ impl Engine {
                 plan.add(&self.running[place], tokens, &self.settings.timing, &mut self.stats);
                 place += 1;
             } else {
-                // The youngest gives way; that may be the very sequence that asked.
-                self.preempt_youngest();
+                // One that has nothing in this step yet gives way; that may be the very sequence that asked.
+                self.preempt_one_from(place);
                 preempted = true;
             }
         }
         preempted
     }
 
-    fn preempt_youngest(&mut self) {
-        let Some(mut sequence) = self.running.pop() else { return };
+    /// The youngest gives way, or the youngest of those with the highest priority number.
+    fn preempt_one_from(&mut self, place: usize) {
+        let later = self.running.iter().enumerate().skip(place);
+        let Some((place, _)) = later.max_by_key(|(_, sequence)| self.turn(sequence)) else { return };
+        let mut sequence = self.running.remove(place);
         self.release(std::mem::take(&mut sequence.blocks));
         sequence.computed = 0;
         sequence.named_blocks = 0;
@@ -267,12 +271,33 @@ impl Engine {
         self.waiting.push_front(sequence);
     }
 
+    /// The lowest is the next; of equals the first.
+    fn turn(&self, sequence: &Sequence) -> i64 {
+        match self.settings.scheduling {
+            Scheduling::Arrival => 0,
+            Scheduling::Priority => sequence.priority,
+        }
+    }
+
+    /// Whose turn it is of those that wait.
+    fn next_waiting(&self, now: Moment) -> Option<usize> {
+        let ready = |sequence: &Sequence| sequence.ready_at <= now;
+        match self.settings.scheduling {
+            Scheduling::Arrival => self.waiting.front().is_some_and(ready).then_some(0),
+            Scheduling::Priority => {
+                let ready = self.waiting.iter().enumerate().filter(|(_, sequence)| ready(sequence));
+                ready.min_by_key(|(_, sequence)| self.turn(sequence)).map(|(place, _)| place)
+            }
+        }
+    }
+
     fn admit_waiting(&mut self, now: Moment, plan: &mut Plan) {
         while plan.budget > 0 && self.running.len() < self.settings.max_num_seqs.max(1) as usize {
-            let Some(mut sequence) = self.waiting.pop_front_if(|first| first.ready_at <= now) else { break };
+            let Some(place) = self.next_waiting(now) else { break };
+            let Some(mut sequence) = self.waiting.remove(place) else { break };
             let prefix = self.cached_prefix(&mut sequence);
             if !self.has_room(&sequence, &prefix) {
-                self.waiting.push_front(sequence);
+                self.waiting.insert(place, sequence);
                 break;
             }
             self.use_prefix(&mut sequence, prefix, plan);

@@ -24,5 +24,5 @@ pub use event::CacheEvent;
 pub use profile::{Profile, Timing, UnknownProfile};
 pub use reply::ReplyStream;
 pub use request::{Emitted, Finish, NamedRequest, Request, RequestId, SubmitError};
-pub use settings::{Allocation, EngineSettings};
+pub use settings::{Allocation, EngineSettings, Scheduling};
 pub use stats::EngineStats;

@@ -25,6 +25,8 @@ pub struct Request {
     pub salt: Option<Arc<str>>,
     /// Another engine computed the prompt: of its tokens only the last one is computed here.
     pub transferred: bool,
+    /// Lower goes first, where the engine schedules by it.
+    pub priority: i64,
 }
 
 /// A generation to run of which nobody knows the text, as in traces: its blocks are known by name.
@@ -41,6 +43,8 @@ pub struct NamedRequest {
     pub blocks: Arc<[EngineHash]>,
     /// Tokens to generate; at least one.
     pub output_tokens: u32,
+    /// Lower goes first, where the engine schedules by it.
+    pub priority: i64,
 }
 
 /// Why a generation ended.

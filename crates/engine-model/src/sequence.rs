@@ -33,6 +33,8 @@ pub(crate) struct Sequence {
     pub(crate) ready_at: Moment,
     /// Its prompt's KV came from another engine; once, so what is thrown back is computed.
     pub(crate) transferred: bool,
+    /// Lower goes first, where that counts.
+    pub(crate) priority: i64,
 }
 
 /// What a sequence says, as far as it is known.
@@ -52,17 +54,24 @@ enum Text {
 
 impl Sequence {
     pub(crate) fn spelled(request: Request, ready_at: Moment, seed: u64, alphabet: Arc<[u32]>) -> Self {
-        let Request { id, prompt, output_tokens, finish, lora, salt, transferred } = request;
+        let Request { id, prompt, output_tokens, finish, lora, salt, transferred, priority } = request;
         // `submit` refuses what does not fit u32.
         let prompt_tokens = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
         let reply = ReplyStream::new(seed, &prompt, alphabet);
         let text = Text::Spelled { tokens: prompt.to_vec(), reply, names: Vec::new() };
-        Self { lora, salt, finish, transferred, ..Self::new(id, prompt_tokens, output_tokens, text, ready_at) }
+        Self {
+            lora,
+            salt,
+            finish,
+            transferred,
+            priority,
+            ..Self::new(id, prompt_tokens, output_tokens, text, ready_at)
+        }
     }
 
     pub(crate) fn named(request: NamedRequest, ready_at: Moment) -> Self {
-        let NamedRequest { id, prompt_tokens, blocks, output_tokens } = request;
-        Self::new(id, prompt_tokens, output_tokens, Text::Named(blocks), ready_at)
+        let NamedRequest { id, prompt_tokens, blocks, output_tokens, priority } = request;
+        Self { priority, ..Self::new(id, prompt_tokens, output_tokens, Text::Named(blocks), ready_at) }
     }
 
     fn new(id: RequestId, prompt_tokens: u32, output_tokens: u32, text: Text, ready_at: Moment) -> Self {
@@ -81,6 +90,7 @@ impl Sequence {
             cached_tokens: None,
             ready_at,
             transferred: false,
+            priority: 0,
         }
     }
 

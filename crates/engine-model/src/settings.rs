@@ -23,6 +23,8 @@ pub struct EngineSettings {
     pub max_num_batched_tokens: u32,
     /// How blocks are given to sequences.
     pub allocation: Allocation,
+    /// Who of those that wait goes first.
+    pub scheduling: Scheduling,
     /// How long things take.
     pub timing: Timing,
     /// Changes every reply.
@@ -42,4 +44,15 @@ pub enum Allocation {
     /// be found after the step that computed it, and is never held twice under its name. Blocks with nothing in them are
     /// taken before those that hold something. This is how simulations of routing are usually published.
     Reserved,
+}
+
+/// Who of those that wait goes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scheduling {
+    /// Who came first.
+    #[default]
+    Arrival,
+    /// Who has the lowest priority number, and among equals who came first; where blocks are short, the highest number
+    /// gives way. vLLM's `--scheduling-policy priority`.
+    Priority,
 }

@@ -18,6 +18,7 @@ fn named(id: u64, names: &[u64], output_tokens: u32) -> NamedRequest {
         id: RequestId(id),
         prompt_tokens,
         blocks: names.iter().copied().map(EngineHash).collect(),
+        priority: 0,
         output_tokens,
     }
 }

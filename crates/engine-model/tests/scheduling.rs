@@ -5,7 +5,9 @@ mod support;
 
 use std::time::Duration;
 
-use engine_model::{Engine, EngineSettings, Finish, Next, Profile, RequestId, SubmitError, Timing};
+use engine_model::{
+    Engine, EngineSettings, Finish, Next, Profile, Request, RequestId, Scheduling, SubmitError, Timing,
+};
 use kv_blocks::Moment;
 use support::{Bench, request, settings, tokens};
 
@@ -138,4 +140,31 @@ fn a_restart_loses_requests_and_cache_and_says_nothing() {
     let batches = bench.run();
     assert_eq!(bench.cached_tokens(3), 0);
     assert_eq!(batches.len(), 1);
+}
+
+#[test]
+fn by_priority_the_lowest_number_goes_first_of_equals_the_first_and_the_highest_gives_way() {
+    let by_priority = |device_blocks, max_num_seqs| EngineSettings {
+        scheduling: Scheduling::Priority,
+        max_num_seqs,
+        ..settings(device_blocks)
+    };
+    let mut bench = Bench::new(by_priority(64, 1));
+    for (id, priority) in [(1, 5), (2, 0), (3, -7), (4, 0)] {
+        let request = request(id, &tokens(u32::try_from(id).unwrap(), 5), 1);
+        bench.submit(Request { priority, ..request });
+    }
+    bench.run();
+    assert_eq!(bench.emitted.iter().map(|token| token.id.0).collect::<Vec<_>>(), [3, 2, 4, 1]);
+
+    // Two that grow until there is room for one: the first one counts for less.
+    let mut bench = Bench::new(by_priority(8, 2));
+    for (id, priority) in [(1, 5), (2, 0)] {
+        let request = request(id, &tokens(u32::try_from(id).unwrap(), 8), 16);
+        bench.submit(Request { priority, ..request });
+    }
+    bench.run();
+    assert!(bench.engine.stats().preemptions >= 1);
+    let last = |id| bench.emitted.iter().rposition(|token| token.id.0 == id).unwrap();
+    assert!(last(2) < last(1));
 }

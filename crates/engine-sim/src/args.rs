@@ -3,8 +3,18 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
+use engine_model::Scheduling;
 
 use crate::duration::parse_duration;
+
+/// Reads `--scheduling-policy`.
+fn scheduling(text: &str) -> Result<Scheduling, &'static str> {
+    match text {
+        "fcfs" => Ok(Scheduling::Arrival),
+        "priority" => Ok(Scheduling::Priority),
+        _ => Err("expected fcfs or priority"),
+    }
+}
 
 /// Flags of `warmroute engine`; [`crate::EngineConfig`] is the checked form.
 #[derive(Args, Clone, Debug)]
@@ -55,6 +65,9 @@ pub struct EngineArgs {
     /// Most sequences that run at once.
     #[arg(long, default_value_t = 256)]
     pub max_num_seqs: u32,
+    /// Who of those that wait goes first: fcfs, or priority (by the request's `priority`, lowest first).
+    #[arg(long, default_value = "fcfs", value_name = "fcfs|priority", value_parser = scheduling)]
+    pub scheduling_policy: Scheduling,
     /// Most tokens in one step.
     #[arg(long, default_value_t = 8192)]
     pub max_num_batched_tokens: u32,

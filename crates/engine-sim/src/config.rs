@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use engine_model::{Profile, Timing};
+use engine_model::{Profile, Scheduling, Timing};
 use kv_blocks::BlockSize;
 use net::ListenAddr;
 use zmtp::Endpoint;
@@ -44,6 +44,7 @@ pub struct EngineConfig {
     /// At most what the blocks hold.
     pub(crate) max_model_len: u32,
     pub(crate) max_num_seqs: u32,
+    pub(crate) scheduling: Scheduling,
     pub(crate) max_num_batched_tokens: u32,
     pub(crate) timing: Timing,
     pub(crate) events: Option<EventSettings>,
@@ -153,6 +154,7 @@ impl TryFrom<EngineArgs> for EngineConfig {
             token_ids: !args.no_token_ids,
             without: args.without,
             max_num_seqs: args.max_num_seqs,
+            scheduling: args.scheduling_policy,
             max_num_batched_tokens: args.max_num_batched_tokens,
             dp_size: args.dp_size,
             role: args.role,

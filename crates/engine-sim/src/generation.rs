@@ -24,6 +24,8 @@ pub(crate) struct Job {
     pub(crate) rank: Option<usize>,
     /// Another engine computed the prompt.
     pub(crate) transferred: bool,
+    /// Lower goes first, where the engine schedules by it.
+    pub(crate) priority: i64,
 }
 
 /// How long a reply without a limit is.
@@ -95,6 +97,7 @@ impl Generation {
             lora: job.lora,
             salt: job.salt,
             transferred: job.transferred,
+            priority: job.priority,
         };
         let tokens = rank.submit(request).map_err(|error| ApiError::bad_request(error.to_string(), "prompt"))?;
         Counts::add(&state.counts.executions);

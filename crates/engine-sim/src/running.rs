@@ -81,6 +81,7 @@ async fn rank(config: &EngineConfig, tokenizer: &SimTokenizer, number: u32, cloc
         max_num_seqs: config.max_num_seqs,
         max_num_batched_tokens: config.max_num_batched_tokens,
         allocation: Allocation::Growing,
+        scheduling: config.scheduling,
         timing: config.timing,
         seed: config.seed,
         alphabet: Arc::clone(&tokenizer.alphabet),

@@ -79,6 +79,8 @@ pub struct Rules {
     pub tokenize_budget: Duration,
     /// A worker whose KV cache is fuller than this share gets nothing; `None` = off.
     pub busy_threshold: Option<f64>,
+    /// Whether vLLM workers are told the queue's order.
+    pub engine_priority: bool,
     /// What single models have otherwise.
     pub by_model: ModelRouting,
     /// A reservation ends this long after the last call about it.
@@ -161,6 +163,7 @@ pub(crate) struct RequestRules {
     pub(crate) stream: StreamLimits,
     pub(crate) retry: RetryRules,
     pub(crate) busy_threshold: Option<f64>,
+    pub(crate) engine_priority: bool,
     pub(crate) by_model: ModelRouting,
     pub(crate) session_headers: Vec<HeaderName>,
     pub(crate) max_prefix_bytes: usize,
@@ -214,6 +217,7 @@ impl Gateway {
                 stream: StreamLimits { idle: rules.stream_idle, total: rules.stream_total },
                 retry: rules.retry,
                 busy_threshold: rules.busy_threshold,
+                engine_priority: rules.engine_priority,
                 by_model: rules.by_model,
                 max_prefix_bytes: rules.max_prefix_bytes,
                 session_headers: rules.session_headers,

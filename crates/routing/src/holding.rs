@@ -10,7 +10,7 @@ use crate::{
     policy::Contender,
     pools::{Prefill, Prompt, Split},
     queue::{Place, Queue},
-    router::{Blocks, Weighed},
+    router::{Blocks, Weighed, prefill_ms},
     state::State,
 };
 
@@ -67,7 +67,7 @@ impl Router {
             released.push(Released {
                 ticket,
                 held: now.since(waiting.since),
-                plan: Box::new(self.plan(&Split::of(&job), weighed, Prefill::default(), reservation)),
+                plan: Box::new(self.plan(waiting.since, &Split::of(&job), weighed, Prefill::default(), reservation)),
             });
         }
         state.queue = queue;
@@ -89,10 +89,7 @@ impl Router {
             if self.is_backed_up(&weighed.choice) && !waiting.is_overdue(now) {
                 continue;
             }
-            let Contender { surveyed, standing } = weighed.choice.winner();
-            let (all, uncached) = (f64::from(job.prompt_tokens), f64::from(surveyed.uncached_tokens));
-            let prefill_ms = standing.rates.prefill_ms(all - uncached, uncached);
-            let place = waiting.place(now, &self.settings.queue, prefill_ms);
+            let place = waiting.place(now, &self.settings.queue, prefill_ms(&job, &weighed.choice));
             if best.is_none_or(|(before, _)| place.goes_before(&before)) {
                 best = Some((place, ticket));
             }

@@ -26,6 +26,9 @@ pub struct Plan {
     pub prefill: Option<PrefillLeg>,
     /// The target that generates.
     pub decode: Leg,
+    /// Its place among those that the target has waiting, the lowest first, in the order of the queue here: for engines
+    /// that schedule by a number which comes with the request.
+    pub turn: i64,
     /// Why, for the receipt.
     pub decision: Decision,
 }

@@ -131,6 +131,19 @@ impl Waiting {
     }
 }
 
+/// Milliseconds that one step of priority makes up for in an engine's queue: at the default ageing those of two months.
+const PRIORITY_MS: f64 = 1e9;
+
+/// The same order as one number for an engine that compares it with those of all others it has: who came later has
+/// waited less, and goes on having waited less.
+pub(crate) fn turn(priority: i32, since: Moment, settings: &QueueSettings, prefill_ms: f64) -> i64 {
+    let ms = prefill_ms + settings.ageing * since.since_start().as_secs_f64() * 1e3 - PRIORITY_MS * f64::from(priority);
+    // A float's cast ends at the ends of the range.
+    #[allow(clippy::cast_possible_truncation, reason = "milliseconds are exact enough")]
+    let turn = ms as i64;
+    turn
+}
+
 /// A request's place in the order: the lesser goes first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Place {
@@ -218,5 +231,23 @@ impl OwnJob {
             overrides: self.overrides,
             stopwatch: &NoStopwatch,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_is_told_the_order_that_the_queue_keeps_whenever_it_is_told() {
+        let settings = QueueSettings::default();
+        let told =
+            |priority, at_s, prefill_ms| turn(priority, Moment::at(Duration::from_secs(at_s)), &settings, prefill_ms);
+        assert!(told(0, 10, 20.0) < told(0, 10, 300.0), "the shorter first");
+        // Each second waited makes up for 200 ms.
+        assert!(told(0, 10, 300.0) < told(0, 12, 20.0), "who has waited long enough first");
+        assert!(told(0, 11, 20.0) < told(0, 10, 300.0));
+        assert!(told(1, 1_000_000, 1e6) < told(0, 0, 0.0), "priority before all");
+        assert!(told(-1, 0, 0.0) > told(0, 1_000_000, 1e6));
     }
 }

@@ -14,6 +14,7 @@ use crate::{
     ledger::SequenceBlocks,
     policy::Contender,
     pools::{Prefill, Prompt, Split},
+    queue::turn,
     state::State,
     survey::{Survey, survey},
 };
@@ -117,11 +118,13 @@ impl Router {
         if let Some(promised) = self.expect_blocks(now, &weighed.choice, prefill.wait_ms) {
             self.state.lock().ledger.promised(reservation, promised);
         }
-        Dispatch::Plan(Box::new(self.plan(&split, weighed, prefill, reservation)))
+        Dispatch::Plan(Box::new(self.plan(now, &split, weighed, prefill, reservation)))
     }
 
+    /// The answer to a job that came at `since`.
     pub(crate) fn plan(
         &self,
+        since: Moment,
         split: &Split<'_>,
         weighed: Weighed<'_>,
         prefill: Prefill,
@@ -131,6 +134,12 @@ impl Router {
             reservation,
             prefill: prefill.leg,
             decode: Leg { target: weighed.choice.winner().target() },
+            turn: turn(
+                split.decode.overrides.priority,
+                since,
+                &self.settings.queue,
+                prefill_ms(&split.decode, &weighed.choice),
+            ),
             decision: weighed.decision(split, prefill.note, self.settings.kept_candidates),
         }
     }
@@ -363,6 +372,13 @@ impl Weighed<'_> {
         decision.excluded.extend(job.prefill.iter().flat_map(|pool| pool.excluded).cloned());
         Decision { prefill, ..decision }
     }
+}
+
+/// Estimated time to compute what the winner lacks of the prompt.
+pub(crate) fn prefill_ms(job: &Job<'_>, choice: &Choice<'_>) -> f64 {
+    let Contender { surveyed, standing } = choice.winner();
+    let (all, uncached) = (f64::from(job.prompt_tokens), f64::from(surveyed.uncached_tokens));
+    standing.rates.prefill_ms(all - uncached, uncached)
 }
 
 fn method(job: &Job<'_>, choice: &Choice<'_>) -> Method {

@@ -29,6 +29,8 @@ pub struct Cell {
     pub event_loss: f64,
     /// How long a request may be held, where requests are held at all.
     pub wait: Duration,
+    /// Whether engines take up what waits there in the router's order, not in that of arrival.
+    pub engine_priority: bool,
     /// Whether the router can tell which requests grew out of which, where the trace names sessions.
     pub sessions: bool,
     /// What is not as it should be.
@@ -50,6 +52,7 @@ impl Cell {
             event_delay: Duration::from_millis(20),
             event_loss: 0.0,
             wait: Duration::from_secs(30),
+            engine_priority: false,
             sessions: false,
             mishaps: Mishaps::default(),
             seed: 1,

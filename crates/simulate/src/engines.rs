@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use engine_model::{Engine, EngineSettings, NamedRequest, Next, StepOutcome, SubmitError, Timing};
+use engine_model::{Engine, EngineSettings, NamedRequest, Next, Scheduling, StepOutcome, SubmitError, Timing};
 use kv_blocks::{BlockSize, DpRank, Identity, Moment, Namespace, Target, WorkerId};
 use routing::{Candidate, Tiers};
 
@@ -109,6 +109,7 @@ fn settings(cell: &Cell, number: u32, block_size: BlockSize, device_blocks: u32)
         max_num_seqs: MAX_SEQUENCES,
         max_num_batched_tokens: MAX_BATCHED_TOKENS,
         allocation: cell.allocation,
+        scheduling: if cell.engine_priority { Scheduling::Priority } else { Scheduling::Arrival },
         timing: Timing::new(cell.profile).speed(slow.map_or(1.0, |slow| 1.0 / slow.times)),
         seed: cell.seed,
         alphabet: Arc::default(),

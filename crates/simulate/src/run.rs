@@ -180,6 +180,7 @@ impl<'a> Run<'a> {
             prompt_tokens: asked.prompt_tokens,
             blocks: Arc::clone(&asked.names),
             output_tokens: asked.output_tokens,
+            priority: plan.turn,
         };
         let taken = self
             .engines

@@ -95,6 +95,7 @@ fn replayed(args: &ReplayArgs) -> Result<Replayed, Trouble> {
     }
     let cell = Cell {
         wait: settings.queue.wait,
+        engine_priority: settings.queue.engine_priority,
         ..Cell::new(wire_up::routing(&settings), workers, Pace::faster(1.0), profile)
     };
     let report = Report {

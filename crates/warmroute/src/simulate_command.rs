@@ -123,6 +123,7 @@ fn cells(
                 event_delay: Duration::from_millis(args.event_delay_ms),
                 event_loss: args.event_loss,
                 wait: configured.wait,
+                engine_priority: configured.engine_priority,
                 mishaps: mishaps.clone(),
                 seed: args.seed,
                 ..Cell::new(RoutingSettings { policy: *policy, ..configured.routing.clone() }, workers, pace, profile)

@@ -382,6 +382,7 @@ fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
         scheme,
         tokenize_budget: settings.routing.tokenize_budget,
         busy_threshold: settings.routing.busy_threshold,
+        engine_priority: settings.queue.engine_priority,
         by_model: model_routing::by_model(&settings.routing),
         reservation_ttl: settings.routing.reservation_ttl,
         max_prefix_bytes: settings.prefix_routing.max_prefix_length,

@@ -3,7 +3,7 @@
 mod harness;
 
 use contract_id::contract;
-use harness::{Program, RawClient, Routed, Router as _, chat, eventually, long_chat, streamed};
+use harness::{Program, RawClient, Routed, Router as _, Sim as _, chat, eventually, long_chat, streamed};
 use serde_json::Value;
 
 /// A tenth of a millisecond for each prompt token, in real time.
@@ -156,4 +156,59 @@ fn while_no_worker_can_be_used_requests_wait_as_long_as_is_allowed_and_not_at_al
     assert_eq!(patient.receipt("waits")["hold"]["reason"], "no_worker");
     assert_eq!(post(&patient).status, 200);
     patient.settled();
+}
+
+#[test]
+fn engines_that_schedule_by_priority_are_told_the_order_where_that_is_asked_for() {
+    let engine = &["--scheduling-policy", "priority", "--max-num-seqs", "1", "--prefill-tps", "2000", "--speed", "1"];
+    // Nothing is held here, so that all of them wait in the engine.
+    let routed = Routed::with(&[engine], "queue: {enabled: false, engine_priority: true}\n", &[]);
+    let ask = |id: &str, body: &Value, priority: &str| {
+        let mut client = RawClient::connect(&routed.router.data());
+        let fields = [("x-request-id", id), ("x-warmroute-priority", priority)];
+        client.send("POST", "/v1/chat/completions", &fields, body.to_string().as_bytes());
+        client
+    };
+    let engine = &routed.engines[0];
+    let mut endless = streamed(chat("sim", "hello", 20_000));
+    endless["ignore_eos"] = true.into();
+    let long = ask("long", &endless, "0");
+    eventually("the long reply to be under way", || (engine.stats()["running"] == 1).then_some(()));
+    let started = std::time::Instant::now();
+    let mut clients = Vec::new();
+    let asked = [("second", 600, "0"), ("first", 200, "0"), ("last", 200, "-1"), ("before_all", 800, "1")];
+    for (number, (id, words, priority)) in (1..).zip(asked) {
+        clients.push((id, started.elapsed(), ask(id, &streamed(long_chat("sim", words, 1)), priority)));
+        eventually("it to wait in the engine", || (engine.stats()["waiting"] == number).then_some(()));
+    }
+    drop(long);
+    let mut first_tokens: Vec<_> = clients
+        .iter_mut()
+        .map(|(id, sent, client)| {
+            let reply = client.reply();
+            assert_eq!((reply.status, reply.header("x-warmroute-rewrites")), (200, Some("priority")));
+            let receipt = eventually("the receipt", || {
+                let receipt = routed.router.receipt(id);
+                (!receipt["outcome"].is_null()).then_some(receipt)
+            });
+            (sent.as_secs_f64() * 1e3 + receipt["outcome"]["ttft_ms"].as_f64().expect("a first token"), *id)
+        })
+        .collect();
+    first_tokens.sort_by(|a, b| a.0.total_cmp(&b.0));
+    assert_eq!(first_tokens.iter().map(|(_, id)| *id).collect::<Vec<_>>(), ["before_all", "first", "second", "last"]);
+    routed.router.settled();
+}
+
+#[test]
+fn a_client_that_sets_its_own_priority_and_an_engine_that_knows_none_are_left_alone() {
+    let routed = Routed::with(&[&["--scheduling-policy", "priority"]], "queue: {engine_priority: true}\n", &[]);
+    let mut body = chat("sim", "hello", 1);
+    body["priority"] = 5.into();
+    let reply = RawClient::post(&routed.router.data(), "/v1/chat/completions", body.to_string().as_bytes());
+    assert_eq!((reply.status, reply.header("x-warmroute-rewrites")), (200, None));
+    // By default nothing is added: an engine without the flag would refuse it.
+    let routed = Routed::with(&[&[]], "", &[]);
+    let plain = chat("sim", "hello", 1).to_string();
+    let reply = RawClient::post(&routed.router.data(), "/v1/chat/completions", plain.as_bytes());
+    assert_eq!((reply.status, reply.header("x-warmroute-rewrites")), (200, None));
 }

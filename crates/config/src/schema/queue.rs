@@ -34,4 +34,11 @@ pub(super) const QUEUE: &[Key] = &[
         "0.2",
         "The shortest prompt goes first; each millisecond waited makes up for so many milliseconds of prefill.",
     ),
+    key(
+        "engine_priority",
+        Kind::Bool,
+        "false",
+        "Tell vLLM workers that order too, as each request's `priority`. They have to run with `--scheduling-policy \
+         priority`, or refuse such requests.",
+    ),
 ];

@@ -19,4 +19,6 @@ pub struct Queue {
     pub hold_above: Duration,
     /// Milliseconds of prefill that each millisecond waited makes up for.
     pub ageing: f64,
+    /// Whether vLLM workers are told the order, as each request's `priority`.
+    pub engine_priority: bool,
 }

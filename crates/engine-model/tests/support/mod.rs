@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use engine_model::{
-    Allocation, CacheEvent, Emitted, Engine, EngineSettings, Finish, Next, Profile, Request, RequestId, StepOutcome,
-    Timing,
+    Allocation, CacheEvent, Emitted, Engine, EngineSettings, Finish, Next, Profile, Request, RequestId, Scheduling,
+    StepOutcome, Timing,
 };
 use kv_blocks::{BlockSize, EngineHash, Moment, Tier};
 
@@ -20,6 +20,7 @@ pub(crate) fn settings(device_blocks: u32) -> EngineSettings {
         max_num_seqs: 8,
         max_num_batched_tokens: 1_000,
         allocation: Allocation::Growing,
+        scheduling: Scheduling::Arrival,
         timing: Timing::new(Profile::named("toy").unwrap()).overhead_ms(0.0),
         seed: 1,
         alphabet: (1_000..2_000).collect(),
@@ -35,6 +36,7 @@ pub(crate) fn request(id: u64, prompt: &[u32], output_tokens: u32) -> Request {
         lora: None,
         salt: None,
         transferred: false,
+        priority: 0,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use engine_model::Scheduling;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use prompt::ChatRequest;
@@ -80,6 +81,13 @@ async fn begin(
             "cache_salt",
         ));
     }
+    let priority = body.priority.unwrap_or(0);
+    if priority != 0 && state.config.scheduling == Scheduling::Arrival {
+        return Err(ApiError::bad_request(
+            format!("Got priority {priority}, but this engine does not schedule by priority."),
+            "priority",
+        ));
+    }
     let params = body.kv_transfer_params.clone().unwrap_or_default();
     let transfer = params.transfer(state.config.role)?;
     let block_tokens = state.config.block_size.tokens();
@@ -121,6 +129,7 @@ async fn begin(
             salt: salt.clone(),
             rank,
             transferred: transfer == Transfer::Arrives,
+            priority,
         };
         generations.push(Generation::start(state, job)?);
     }

@@ -30,6 +30,7 @@ pub(crate) struct GenerationBody {
     pub(crate) prompt_token_ids: Option<Vec<u32>>,
     pub(crate) kv_transfer_params: Option<TransferParams>,
     pub(crate) cache_salt: Option<String>,
+    pub(crate) priority: Option<i64>,
     pub(crate) add_generation_prompt: Option<bool>,
     pub(crate) continue_final_message: Option<bool>,
     pub(crate) add_special_tokens: Option<bool>,

@@ -50,6 +50,8 @@ pub(crate) struct Placed {
     pub(crate) lease: Lease,
     /// Who computes the prompt, if that is another one; its load is in the lease.
     pub(crate) prefill: Option<PrefillLeg>,
+    /// Its place among those that wait in the engine.
+    pub(crate) turn: i64,
 }
 
 /// What the router said.
@@ -107,7 +109,7 @@ pub(crate) fn placed(gateway: &Gateway, model: &ModelView, placement: &Placement
     let prefill = plan.prefill.as_ref().map(|leg| lease(leg.reservation, leg.target));
     let lease = lease(plan.reservation, plan.decode.target).with_prefill(prefill);
     gateway.prefix_tally.count(&plan.decision, &placement.ties.keys);
-    Placed { decision: as_told(plan.decision, model, placement), lease, prefill: plan.prefill }
+    Placed { decision: as_told(plan.decision, model, placement), lease, prefill: plan.prefill, turn: plan.turn }
 }
 
 /// The decision that [`place`] would make; changes nothing.

@@ -23,6 +23,7 @@ mod route_api;
 mod session;
 mod settle;
 mod tokenize;
+mod turn;
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
@@ -182,6 +183,7 @@ async fn generate(gateway: &Arc<Gateway>, mut call: Call, dialect: Dialect, mut 
         answer: if view.stream { Answer::Streamed } else { Answer::Whole },
         pin,
         handover: Handover::of(&view),
+        own_priority: view.priority.is_some(),
     };
     drop(view);
     carried(gateway, call, errand, wait, settle).await
@@ -198,6 +200,8 @@ struct Errand {
     answer: Answer,
     pin: Option<Pin>,
     handover: Handover,
+    /// The client tells engines its place itself.
+    own_priority: bool,
 }
 
 /// The stages from the decision on.
@@ -208,7 +212,8 @@ async fn carried(
     mut wait: Wait,
     mut settle: Settle,
 ) -> Response<ReplyBody> {
-    let Errand { mut model, prompt, ties, salt, expected_output_tokens, answer, pin, mut handover } = errand;
+    let Errand { mut model, prompt, ties, salt, expected_output_tokens, answer, pin, mut handover, own_priority } =
+        errand;
     let deadline = call.received + gateway.rules.timeout;
     let mut tries = Tries::default();
     loop {
@@ -227,7 +232,7 @@ async fn carried(
         let may_wait = tries.last.is_none() && !matches!(handover, Handover::NoPrompt);
         let placed = hold::place(gateway, &mut model, &placement, may_wait, &mut wait).await;
         settle.waited(wait.told());
-        let Placed { decision, lease, prefill } = match placed {
+        let Placed { decision, lease, prefill, turn } = match placed {
             Ok(placed) => placed,
             Err(TurnedAway { refusal, error }) => {
                 settle.refused(refusal);
@@ -246,7 +251,12 @@ async fn carried(
         });
         let sent = match legs {
             None => {
-                let body = call.body.bytes().clone();
+                let body = if !own_priority && turn::told(gateway, &worker.worker) {
+                    settle.rewrote(vec![turn::REWRITE]);
+                    turn::with(call.body.bytes(), turn)
+                } else {
+                    call.body.bytes().clone()
+                };
                 Sent::Decode(Box::new(dispatch::attempt(gateway, &call, body, &worker.worker, target, deadline).await))
             }
             Some(legs) => prefill::send(&legs, &mut settle).await,

@@ -195,13 +195,12 @@ impl<'a> Asking<'a> {
         let gateway = self.gateway;
         let now = gateway.clock.now();
         let receipt = gateway.reservations.hold(id, self.most_blocks(), now, &gateway.ring, || {
-            let Placed { decision, lease, prefill: _ } =
-                match decide::place(gateway, &self.model, &self.placement(), None) {
-                    Place::Found(placed) => *placed,
-                    Place::Refused(refusal) => return Err(decide::refusal_error(&refusal)),
-                    // Without patience nothing is held.
-                    Place::Held(_) => return Err(dispatch::no_worker()),
-                };
+            let Placed { decision, lease, .. } = match decide::place(gateway, &self.model, &self.placement(), None) {
+                Place::Found(placed) => *placed,
+                Place::Refused(refusal) => return Err(decide::refusal_error(&refusal)),
+                // Without patience nothing is held.
+                Place::Held(_) => return Err(dispatch::no_worker()),
+            };
             let worker = self.model.candidates.iter().find(|candidate| candidate.target == lease.target());
             let worker = &worker.ok_or_else(dispatch::no_worker)?.worker;
             gateway.metrics.identified(self.prompt.source.as_str());

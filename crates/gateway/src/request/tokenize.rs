@@ -168,6 +168,8 @@ async fn forwarded(
         answer,
         pin,
         handover: Handover::NoPrompt,
+        // There is no place to tell.
+        own_priority: true,
     };
     // It asks for no work worth waiting for.
     let wait = Wait::new(0, call.received + gateway.rules.timeout);

@@ -25,6 +25,7 @@ const KEYS: &[&str] = &[
     "queue.wait",
     "queue.hold_above",
     "queue.ageing",
+    "queue.engine_priority",
     "queue.max_entries",
     "kv_events.enabled",
     "kv_events.prediction.ttl",
@@ -48,6 +49,7 @@ pub(super) struct Configured {
     pub(super) cache: CacheSource,
     /// How long a request may be held.
     pub(super) wait: Duration,
+    pub(super) engine_priority: bool,
 }
 
 /// The default configuration with `changes`; or all that is wrong with them, a line each.
@@ -73,6 +75,7 @@ fn of(settings: &Settings) -> Configured {
         routing: wire_up::routing(settings),
         cache: if settings.kv_events.enabled { CacheSource::Events } else { CacheSource::Predicted },
         wait: settings.queue.wait,
+        engine_priority: settings.queue.engine_priority,
     }
 }
 

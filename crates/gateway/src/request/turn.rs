@@ -1,0 +1,21 @@
+//! The router's order, told to engines that schedule by a number in the request.
+
+use bytes::Bytes;
+use dialect::Edit;
+use fleet::{Engine, WorkerView};
+
+use crate::Gateway;
+
+/// What the header of rewrites says of it; also the member's name.
+pub(super) const REWRITE: &str = "priority";
+
+/// Whether this worker is told, unless the client does so itself.
+pub(super) fn told(gateway: &Gateway, worker: &WorkerView) -> bool {
+    gateway.rules.engine_priority && worker.engine == Engine::Vllm
+}
+
+/// The body with the request's place in it.
+pub(super) fn with(body: &Bytes, turn: i64) -> Bytes {
+    // It was read as one object before anything was decided; if it cannot be spliced it goes as it came.
+    dialect::splice(body, &[Edit::Set(REWRITE, &turn.to_string())]).map_or_else(|_| body.clone(), Bytes::from)
+}

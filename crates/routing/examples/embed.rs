@@ -1,0 +1,210 @@
+//! The decision inside another program: a simulator of two engines that drives [`Router`] through everything it can say.
+//!
+//! ```sh
+//! cargo run -p routing --example embed
+//! ```
+//!
+//! There are no sockets, no threads and no clock: the caller says what time it is, tells the router what its engines
+//! announce, and calls it when a first token or an end comes. What the router answers is all there is to do: send now,
+//! keep until released, or refuse.
+#![allow(clippy::print_stdout, reason = "it is there to print")]
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use kv_blocks::{BlockSize, DpRank, HashScheme, Identity, Moment, Namespace, PromptBlocks, Target, WorkerId};
+use kv_index::{IndexSettings, KvIndex};
+use routing::{
+    Affinity, Answer, CacheSource, Candidate, Dispatch, Job, NoStopwatch, Overrides, Patience, Plan, Released,
+    ReservationId, Router, RoutingSettings, Ticket, Tiers,
+};
+
+/// What an engine takes to compute a token, and to generate a reply.
+const TOKEN: Duration = Duration::from_micros(50);
+const REPLY: Duration = Duration::from_millis(400);
+
+fn main() {
+    let mut fleet = Fleet::new(2);
+    // Six people ask about three documents, all within 60 ms; the third one is long.
+    for (number, (document, tokens)) in
+        [(1, 6_000), (2, 8_000), (1, 6_000), (3, 30_000), (1, 6_000), (2, 8_000)].into_iter().enumerate()
+    {
+        fleet.at(10 * number as u64, What::Arrival { number, document, tokens });
+    }
+    fleet.play();
+    assert_eq!((fleet.router.leases(), fleet.router.held()), (0, 0), "every reservation was given back");
+}
+
+/// What happens at a moment.
+enum What {
+    Arrival {
+        number: usize,
+        document: u32,
+        tokens: u32,
+    },
+    FirstToken(ReservationId, usize),
+    End(ReservationId, usize),
+    /// Held requests may go though nobody says so.
+    Look,
+}
+
+struct Request {
+    prompt: Arc<PromptBlocks>,
+    tokens: u32,
+}
+
+struct Fleet {
+    router: Router,
+    index: Arc<KvIndex>,
+    candidates: Vec<Candidate>,
+    /// What is to come, in order.
+    agenda: BTreeMap<(Moment, usize), What>,
+    entered: usize,
+    requests: HashMap<usize, Request>,
+    held: HashMap<Ticket, usize>,
+    /// When each engine is through with the prompts it has.
+    free_at: Vec<Moment>,
+}
+
+impl Fleet {
+    fn new(workers: u32) -> Self {
+        let index = Arc::new(KvIndex::new(IndexSettings::default()));
+        let namespace = Namespace {
+            model: "m".into(),
+            lora: None,
+            salt: None,
+            block_size: BlockSize::new(16).expect("a block size"),
+            identity: Identity::Tokens,
+        };
+        let candidate = |number| Candidate {
+            target: Target { worker: WorkerId(number), rank: DpRank(0) },
+            name: format!("w{number}").into(),
+            namespace: namespace.clone(),
+            weight: 1.0,
+            cache: CacheSource::Events,
+            total_blocks: Some(60_000),
+            tiers: Tiers::default(),
+            stream_state: Some("live"),
+            health: "ready",
+        };
+        Self {
+            router: Router::new(RoutingSettings::default(), Arc::clone(&index)),
+            index,
+            candidates: (0..workers).map(candidate).collect(),
+            agenda: BTreeMap::new(),
+            entered: 0,
+            requests: HashMap::new(),
+            held: HashMap::new(),
+            free_at: vec![Moment::START; workers as usize],
+        }
+    }
+
+    fn at(&mut self, ms: u64, what: What) {
+        self.put(Moment::at(Duration::from_millis(ms)), what);
+    }
+
+    fn put(&mut self, then: Moment, what: What) {
+        self.entered += 1;
+        self.agenda.insert((then, self.entered), what);
+    }
+
+    fn play(&mut self) {
+        while let Some(((now, _), what)) = self.agenda.pop_first() {
+            let released = match what {
+                What::Arrival { number, document, tokens } => {
+                    self.arrive(now, number, document, tokens);
+                    Vec::new()
+                }
+                What::FirstToken(reservation, number) => {
+                    println!("{:>5} ms  request {number}: first token", ms(now));
+                    self.router.first_token(now, reservation)
+                }
+                What::End(reservation, number) => {
+                    println!("{:>5} ms  request {number}: done", ms(now));
+                    self.router.done(now, reservation)
+                }
+                What::Look => self.router.released(now),
+            };
+            self.send_all(now, released);
+        }
+    }
+
+    fn arrive(&mut self, now: Moment, number: usize, document: u32, tokens: u32) {
+        // The document, and a question of its own at the end.
+        let question = u32::try_from(number).expect("a few requests");
+        let prompt: Vec<u32> =
+            (0..tokens).map(|i| if i < tokens - 100 { document * 1_000_000 + i } else { question }).collect();
+        let prompt = Arc::new(PromptBlocks::of_tokens(HashScheme::default(), prompt.into()));
+        let job = Job {
+            policy: None,
+            pin: None,
+            blocks: Some(&prompt),
+            affinity: Affinity::default(),
+            session: None,
+            prefix_holders: None,
+            prompt_tokens: tokens,
+            expected_output_tokens: Some(100),
+            answer: Answer::Streamed,
+            patience: Some(Patience { limit: Duration::from_secs(30), waited: Duration::ZERO, bytes: 0 }),
+            candidates: &self.candidates,
+            excluded: &[],
+            prefill: None,
+            random: number as u64,
+            overrides: Overrides::default(),
+            stopwatch: &NoStopwatch,
+        };
+        let dispatch = self.router.decide(now, &job);
+        self.requests.insert(number, Request { prompt: Arc::clone(&prompt), tokens });
+        match dispatch {
+            Dispatch::Plan(plan) => self.send(now, number, &plan),
+            Dispatch::Held(ticket) => {
+                println!("{:>5} ms  request {number}: held", ms(now));
+                self.held.insert(ticket, number);
+                // It may be its turn already.
+                let released = self.router.released(now);
+                self.send_all(now, released);
+            }
+            Dispatch::Refused(refusal) => println!("{:>5} ms  request {number}: {refusal}", ms(now)),
+        }
+    }
+
+    fn send_all(&mut self, now: Moment, released: Vec<Released>) {
+        for released in released {
+            if let Some(number) = self.held.remove(&released.ticket) {
+                self.send(now, number, &released.plan);
+            }
+        }
+        if let Some(then) = self.router.next_release(now).filter(|then| *then > now) {
+            self.put(then, What::Look);
+        }
+    }
+
+    /// What an engine would do: compute what it does not hold, in order, announce the blocks, and generate.
+    fn send(&mut self, now: Moment, number: usize, plan: &Plan) {
+        let target = plan.decode.target;
+        let request = &self.requests[&number];
+        let cached = plan.decision.predicted_cached_tokens;
+        println!(
+            "{:>5} ms  request {number}: to w{}, {cached} of {} tokens warm",
+            ms(now),
+            target.worker.0,
+            request.tokens
+        );
+        let engine = &mut self.free_at[target.worker.0 as usize];
+        let first_token = (*engine).max(now) + TOKEN * (request.tokens - cached);
+        *engine = first_token;
+        // An engine's events would say this; who has none leaves it to the router's own expectation.
+        let namespace = &self.candidates[target.worker.0 as usize].namespace;
+        let chain = request.prompt.chain(namespace.block_size);
+        self.index.predict(target, namespace, &chain, now, Duration::from_secs(600));
+        self.put(first_token, What::FirstToken(plan.reservation, number));
+        self.put(first_token + REPLY, What::End(plan.reservation, number));
+    }
+}
+
+fn ms(now: Moment) -> u128 {
+    now.since_start().as_millis()
+}
