@@ -3,7 +3,7 @@
 mod harness;
 
 use contract_id::contract;
-use harness::{Program, RawClient, Routed, Router as _, Sim as _, chat, eventually, long_chat, streamed};
+use harness::{Program, RawClient, Routed, Router as _, Sim as _, Stopwatch, chat, eventually, long_chat, streamed};
 use serde_json::Value;
 
 /// A tenth of a millisecond for each prompt token, in real time.
@@ -174,7 +174,7 @@ fn engines_that_schedule_by_priority_are_told_the_order_where_that_is_asked_for(
     endless["ignore_eos"] = true.into();
     let long = ask("long", &endless, "0");
     eventually("the long reply to be under way", || (engine.stats()["running"] == 1).then_some(()));
-    let started = std::time::Instant::now();
+    let started = Stopwatch::start();
     let mut clients = Vec::new();
     let asked = [("second", 600, "0"), ("first", 200, "0"), ("last", 200, "-1"), ("before_all", 800, "1")];
     for (number, (id, words, priority)) in (1..).zip(asked) {
