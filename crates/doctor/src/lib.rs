@@ -78,6 +78,7 @@ fn parts(settings: &Settings, surroundings: &Surroundings, clock: Clock) -> Flee
         models: settings.models.clone(),
         kv_events: settings.kv_events.clone(),
         kv_cache_index: settings.kv_cache_index.clone(),
+        max_prefix_length: settings.prefix_routing.max_prefix_length,
         health_checks: settings.health_checks.clone(),
         circuit_breaker: settings.circuit_breaker.clone(),
         connect_timeout: settings.request.connect_timeout,

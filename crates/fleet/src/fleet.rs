@@ -62,7 +62,14 @@ impl Fleet {
         let (entries, orders) = first_entries(&parts)?;
         let stale_after = parts.kv_events.stale_after;
         let kv_cache_index = parts.kv_cache_index;
-        let prefixes = Prefixes::start(&kv_cache_index, &parts.workers, stale_after, parts.clock, registry);
+        let prefixes = Prefixes::start(
+            &kv_cache_index,
+            parts.max_prefix_length,
+            &parts.workers,
+            stale_after,
+            parts.clock,
+            registry,
+        );
         let prefixes = prefixes.map_err(StartError::Prefixes)?;
         let ejection =
             Ejection { enabled: parts.circuit_breaker.enabled, max_ratio: parts.circuit_breaker.max_ejected_ratio };

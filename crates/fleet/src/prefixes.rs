@@ -30,6 +30,7 @@ impl Prefixes {
     /// Follows every configured stream; `None` where the section is off. `stale_after`: see [`SourceSettings`].
     pub(crate) fn start(
         settings: &KvCacheIndex,
+        max_prefix_length: usize,
         workers: &[Worker],
         stale_after: Duration,
         clock: Clock,
@@ -39,9 +40,10 @@ impl Prefixes {
             return Ok(None);
         }
         let names = workers.iter().map(|worker| worker.name.as_str().into()).collect();
+        let of_view = view_settings(settings, max_prefix_length);
         let view = match &settings.redis {
-            None => Kept::in_memory(view_settings(settings), clock),
-            Some(redis) => Kept::in_redis(redis, view_settings(settings), names, clock, registry)?,
+            None => Kept::in_memory(of_view, clock),
+            Some(redis) => Kept::in_redis(redis, of_view, names, clock, registry)?,
         };
         let mut sources = Vec::new();
         for source in &settings.event_sources {
@@ -121,7 +123,7 @@ async fn sweep(view: Arc<dyn PrefixIndex>, clock: Clock) {
     }
 }
 
-fn view_settings(settings: &KvCacheIndex) -> ViewSettings {
+fn view_settings(settings: &KvCacheIndex, max_prefix_length: usize) -> ViewSettings {
     ViewSettings {
         max_entries: settings.max_entries,
         entry_ttl: settings.entry_ttl,
@@ -129,6 +131,39 @@ fn view_settings(settings: &KvCacheIndex) -> ViewSettings {
             config::Offloading::Off => Offloading::Off,
             config::Offloading::On { evicted_too } => Offloading::On { treat_eviction_as_offload: evicted_too },
         },
-        ..ViewSettings::default()
+        max_prefix_length: u32::try_from(max_prefix_length).unwrap_or(u32::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use contract_id::contract;
+
+    use super::*;
+
+    #[test]
+    #[contract("CK45")]
+    fn a_prefix_whose_length_nobody_tells_is_as_long_as_what_its_key_covers() {
+        let settings = KvCacheIndex {
+            redis: None,
+            enabled: true,
+            max_entries: NonZeroUsize::MIN,
+            entry_ttl: Duration::from_secs(600),
+            scoring: config::Scoring {
+                relative: false,
+                overlap_weight: 0.6,
+                load_weight: 0.3,
+                health_weight: 0.1,
+                min_overlap_threshold: 0.3,
+                gpu_tier_weight: 1.0,
+                storage_tier_weight: 0.6,
+            },
+            offloading: config::Offloading::Off,
+            event_sources: Vec::new(),
+        };
+        assert_eq!(view_settings(&settings, 4096).assumed_tokens(), 1024);
+        assert_eq!(view_settings(&settings, 256).assumed_tokens(), 64);
     }
 }

@@ -22,6 +22,8 @@ pub struct FleetParts {
     pub kv_events: config::KvEvents,
     /// The view of prefixes and its streams.
     pub kv_cache_index: config::KvCacheIndex,
+    /// Bytes of a prompt that the key of its prefix covers.
+    pub max_prefix_length: usize,
     /// Intervals and thresholds of the checks.
     pub health_checks: config::HealthChecks,
     /// When a failing worker is left out.

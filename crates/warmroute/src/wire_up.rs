@@ -135,6 +135,7 @@ fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener)
             models: settings.models,
             kv_events: settings.kv_events,
             kv_cache_index: settings.kv_cache_index,
+            max_prefix_length: settings.prefix_routing.max_prefix_length,
             health_checks: settings.health_checks,
             circuit_breaker: settings.circuit_breaker,
             connect_timeout: settings.request.connect_timeout,

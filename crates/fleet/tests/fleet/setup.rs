@@ -76,6 +76,7 @@ pub(crate) fn parts(workers: Vec<Worker>) -> FleetParts {
             stale_after: Duration::from_secs(60),
             prediction: Prediction { ttl: Duration::from_secs(120), max_blocks: 1024, prune_target_ratio: 0.8 },
         },
+        max_prefix_length: 1024,
         kv_cache_index: KvCacheIndex {
             redis: None,
             enabled: false,
