@@ -97,8 +97,8 @@ const EAGER: u64 = 64;
 #[derive(Debug)]
 pub(crate) struct RateBook {
     workers: HashMap<WorkerId, Learner, FixedState>,
-    /// The latest of all workers; when full the oldest is overwritten.
-    kept: Vec<(WorkerId, Sample)>,
+    /// The latest of all workers, oldest first; at most [`KEPT`].
+    kept: VecDeque<(WorkerId, Sample)>,
     seen: u64,
     /// Of a worker whose factor is 1.
     curve: PrefillCurve,
@@ -106,7 +106,7 @@ pub(crate) struct RateBook {
 
 impl Default for RateBook {
     fn default() -> Self {
-        Self { workers: HashMap::default(), kept: Vec::new(), seen: 0, curve: PrefillCurve::PRIOR }
+        Self { workers: HashMap::default(), kept: VecDeque::new(), seen: 0, curve: PrefillCurve::PRIOR }
     }
 }
 
@@ -135,7 +135,8 @@ impl RateBook {
             return;
         }
         let sample = PrefillCurve::sample(f64::from(start), f64::from(tokens), ms);
-        put(&mut self.kept, KEPT, self.seen, (worker, sample));
+        self.kept.push_back((worker, sample));
+        self.keep_the_latest();
         self.seen += 1;
         if self.kept.len() >= ENOUGH_OF_ALL && (self.seen < EAGER || self.seen.is_multiple_of(4)) {
             self.fit();
@@ -145,8 +146,13 @@ impl RateBook {
             // It is another engine now: what it took before says nothing of anybody.
             self.kept.retain(|(seen, _)| *seen != worker);
             self.kept.extend(learner.kept.iter().map(|sample| (worker, *sample)));
+            self.keep_the_latest();
         }
         self.anchor();
+    }
+
+    fn keep_the_latest(&mut self) {
+        self.kept.drain(..self.kept.len().saturating_sub(KEPT));
     }
 
     /// Only the product of curve and factor shows in samples. The middle one of the workers has the factor 1, so that one
@@ -157,9 +163,12 @@ impl RateBook {
             return;
         }
         let middle = median(known().map(|learner| learner.factor));
+        let before = self.curve.token_ms;
         self.curve = self.curve.times(middle);
+        // The curve ends at its bounds: what it did not take up stays with the workers.
+        let taken_up = self.curve.token_ms / before;
         let known = self.workers.values_mut().filter(|learner| learner.is_known());
-        known.for_each(|learner| learner.factor /= middle);
+        known.for_each(|learner| learner.factor = (learner.factor / taken_up).clamp(*FACTOR.start(), *FACTOR.end()));
     }
 
     /// Fits the curve to what all would have taken were they alike.
@@ -204,6 +213,7 @@ impl RateBook {
 
     pub(crate) fn forget(&mut self, worker: WorkerId) {
         self.workers.remove(&worker);
+        self.kept.retain(|(seen, _)| *seen != worker);
     }
 }
 
@@ -243,15 +253,6 @@ impl Learner {
         }
         let left = 0.5_f64.powf(now.since(self.heard).as_secs_f64() / FADES.as_secs_f64());
         1.0 + (self.factor - 1.0) * left
-    }
-}
-
-/// Keeps the latest `most`; `number` is how many came before.
-fn put<T>(kept: &mut Vec<T>, most: usize, number: u64, item: T) {
-    if kept.len() < most {
-        kept.push(item);
-    } else {
-        kept[usize::try_from(number % most as u64).expect("below a usize")] = item;
     }
 }
 
@@ -376,6 +377,33 @@ mod tests {
             take(&mut book, 300 + i, 3, 1.0);
         }
         assert!(close(takes(&book, 304), 110.0, 0.05), "{}", takes(&book, 304));
+    }
+
+    #[test]
+    fn a_worker_that_is_not_measured_keeps_its_speed_while_the_others_leave_all_bounds() {
+        let mut book = RateBook::default();
+        for i in 0..60u32 {
+            book.observe(
+                Moment::START,
+                WorkerId(i % 3),
+                0,
+                200 + (i * 997) % 8_000,
+                20.0 + 0.1 * f64::from(200 + (i * 997) % 8_000),
+            );
+        }
+        // Long prompts that cost next to nothing: there is a cache that nobody announces.
+        for i in 0..1_000u32 {
+            book.observe(Moment::START, WorkerId(i % 2), 0, 20_000 + (i * 7_919) % 100_000, 20.0);
+            assert!(book.kept.len() <= KEPT);
+        }
+        for worker in 0..3 {
+            let rates = book.of(WorkerId(worker));
+            assert!(
+                rates.prefill_ms(0.0, 4_096.0).is_finite() && TOLD.contains(&rates.prefill_tokens_per_s),
+                "{rates:?}"
+            );
+        }
+        assert!(book.of(WorkerId(2)).prefill_ms(0.0, 4_096.0) <= 2.0 * 409.6, "{:?}", book.of(WorkerId(2)));
     }
 
     #[test]

@@ -251,12 +251,11 @@ async fn carried(
         });
         let sent = match legs {
             None => {
-                let body = if !own_priority && turn::told(gateway, &worker.worker) {
-                    settle.rewrote(vec![turn::REWRITE]);
-                    turn::with(call.body.bytes(), turn)
-                } else {
-                    call.body.bytes().clone()
-                };
+                let told = !own_priority && turn::told(gateway, &worker.worker);
+                let with_turn = told.then(|| turn::with(call.body.bytes(), turn)).flatten();
+                // A retry may go to an engine that is not told.
+                settle.rewrote(with_turn.iter().map(|_| turn::REWRITE).collect());
+                let body = with_turn.unwrap_or_else(|| call.body.bytes().clone());
                 Sent::Decode(Box::new(dispatch::attempt(gateway, &call, body, &worker.worker, target, deadline).await))
             }
             Some(legs) => prefill::send(&legs, &mut settle).await,

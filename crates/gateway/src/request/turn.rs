@@ -14,8 +14,7 @@ pub(super) fn told(gateway: &Gateway, worker: &WorkerView) -> bool {
     gateway.rules.engine_priority && worker.engine == Engine::Vllm
 }
 
-/// The body with the request's place in it.
-pub(super) fn with(body: &Bytes, turn: i64) -> Bytes {
-    // It was read as one object before anything was decided; if it cannot be spliced it goes as it came.
-    dialect::splice(body, &[Edit::Set(REWRITE, &turn.to_string())]).map_or_else(|_| body.clone(), Bytes::from)
+/// The body with the request's place in it; `None` where it cannot be spliced: it goes as it came.
+pub(super) fn with(body: &Bytes, turn: i64) -> Option<Bytes> {
+    dialect::splice(body, &[Edit::Set(REWRITE, &turn.to_string())]).map(Bytes::from).ok()
 }
