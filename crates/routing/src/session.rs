@@ -1,7 +1,7 @@
 //! Sessions: requests that belong together, and the target that has their past.
 //!
 //! A request is recognised by the name that its client gives its session, or by growth: its messages begin with all
-//! messages of an earlier request and the reply to it. Both come in as hashes; nothing here reads headers or bodies. A
+//! messages of an earlier request, and go on with a reply. Both come in as hashes; nothing here reads headers or bodies. A
 //! session is where its last request went.
 //!
 //! **Invariant**: the book is changed where load is counted and when a worker is forgotten, never by looking, and holds
@@ -16,7 +16,10 @@ use kv_blocks::{Moment, Target, WorkerId};
 pub use self::growth::Growth;
 
 use self::growth::Rest;
-use crate::{Pin, Policy, policy::Contender};
+use crate::{
+    Pin, Policy,
+    policy::{Contender, Price},
+};
 
 /// How much a session counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -137,6 +140,28 @@ impl SessionBook {
     }
 }
 
+/// Contenders as a policy has put them, the cheapest first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Line<'a, 'c> {
+    pub(crate) contenders: &'a [Contender<'c>],
+    pub(crate) prices: &'a [Price],
+    pub(crate) order: &'a [usize],
+}
+
+impl<'a, 'c> Line<'a, 'c> {
+    fn len(self) -> usize {
+        self.order.len()
+    }
+
+    fn contender(self, place: usize) -> &'a Contender<'c> {
+        &self.contenders[self.order[place]]
+    }
+
+    fn cost(self, place: usize) -> f64 {
+        self.prices[self.order[place]].cost
+    }
+}
+
 /// What a decision means for a session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Course {
@@ -152,13 +177,13 @@ impl Course {
         (keys, found): (&SessionKeys, Option<Bond>),
         mode: SessionMode,
         pin: Option<Pin>,
-        line: &[(&Contender<'_>, f64)],
+        line: Line<'_, '_>,
         place: &mut usize,
     ) -> Option<Self> {
         let id = keys.name.or(found.map(|found| found.id)).or(keys.growth.as_ref().map(|growth| growth.entered().0))?;
         let course = |state, decided| Some(Self { note: SessionNote { id, state }, decided });
         let Some(found) = found else { return course(SessionState::New, false) };
-        let home = line.iter().position(|(contender, _)| contender.target() == found.target);
+        let home = (0..line.len()).find(|place| line.contender(*place).target() == found.target);
         if pin.is_some() {
             let state = if home == Some(*place) { SessionState::Kept } else { SessionState::MovedByPin };
             return course(state, false);
@@ -167,18 +192,18 @@ impl Course {
         if mode == SessionMode::Hard {
             let most = holds_at_most(line);
             let has_room = |contender: &Contender<'_>| f64::from(contender.standing.load.in_flight) + 1.0 <= most;
-            if has_room(line[home].0) {
+            if has_room(line.contender(home)) {
                 *place = home;
                 return course(SessionState::Kept, true);
             }
             // The policy chooses anew, among those that are not full either: or two of them would take turns.
-            if !has_room(line[*place].0) {
-                *place = line.iter().position(|(contender, _)| has_room(contender)).unwrap_or(*place);
+            if !has_room(line.contender(*place)) {
+                *place = (0..line.len()).find(|place| has_room(line.contender(*place))).unwrap_or(*place);
             }
             return course(if *place == home { SessionState::Kept } else { SessionState::MovedFull }, false);
         }
-        let (chosen, cost) = (*place, line[*place].1);
-        if line[home].1 - cost > ABOUT_EQUAL * cost.abs() {
+        let (chosen, cost) = (*place, line.cost(*place));
+        if line.cost(home) - cost > ABOUT_EQUAL * cost.abs() {
             return course(SessionState::MovedByPolicy, false);
         }
         *place = home;
@@ -194,9 +219,9 @@ const ABOUT_EQUAL: f64 = 0.005;
 /// consistent hashing with bounded loads, so that under load none gets farther ahead of the others. Few are no load to an
 /// engine that batches, whatever the mean is: a session that left over them would lose its cache for nothing. In the
 /// simulator, under `warm` at load 0.55, floors of 8 and 16 cost 22 to 148 % of time to first token, this one 2 to 17 %.
-fn holds_at_most(line: &[(&Contender<'_>, f64)]) -> f64 {
+fn holds_at_most(line: Line<'_, '_>) -> f64 {
     const FREELY: f64 = 64.0;
     const OVER_MEAN: f64 = 1.25;
-    let in_flight: f64 = line.iter().map(|(contender, _)| f64::from(contender.standing.load.in_flight)).sum();
+    let in_flight: f64 = line.contenders.iter().map(|contender| f64::from(contender.standing.load.in_flight)).sum();
     (OVER_MEAN * (in_flight + 1.0) / line.len() as f64).ceil().max(FREELY)
 }

@@ -17,7 +17,7 @@ use crate::{
     pools::Prompt,
     queue::Queue,
     rates::RateBook,
-    session::{Course, SessionBook},
+    session::{Course, Line, SessionBook},
     survey::Survey,
 };
 
@@ -100,8 +100,8 @@ impl State {
         let order = order(&prices, job.random);
         let mut place = if rule.draws() { pick(&prices, &order, temperature, job.random) } else { 0 };
         let session = keys.and_then(|keys| {
-            let line: Vec<_> = order.iter().map(|i| (&scene.contenders[*i], prices[*i].cost)).collect();
-            Course::of((keys, found), mode, job.pin, &line, &mut place)
+            let line = Line { contenders: &scene.contenders, prices: &prices, order: &order };
+            Course::of((keys, found), mode, job.pin, line, &mut place)
         });
         if session.is_some_and(|session| session.note.state == SessionState::MovedFull) {
             prices.iter_mut().for_each(|price| price.terms = price.terms.of_full_session());

@@ -1,8 +1,8 @@
 //! The decision log: the receipt of every request that was carried, one JSON object a line, when the request is over.
 //!
 //! A request hands its receipt in and goes on; one task turns receipts into JSON and writes them, every so often or when
-//! much is waiting. Prompt text is not in a receipt, and in the log only where that is asked for. Files are not rotated: the file is opened for
-//! each write, so whoever moves it away gets a new one.
+//! much is waiting. Prompt text is not in a receipt, and in the log only where that is asked for. Files are not rotated:
+//! the file is opened for each write, so whoever moves it away gets a new one.
 //!
 //! **Invariant**: nothing here is waited for by a request, and what is waiting has a bound; what does not fit, or cannot be
 //! written, is lost and counted.
