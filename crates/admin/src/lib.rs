@@ -1,6 +1,6 @@
 //! The operators' listener: what the router knows, why it decided, and how it fares.
 //!
-//! It reads; the request path does not know it exists. Prompt text is nowhere in its answers.
+//! It reads, and hands what is to be changed to [`Control`]; the request path does not know it exists. Prompt text is nowhere in its answers.
 //!
 //! **Invariant**: off loopback nothing is answered without the token; on loopback only to a `Host` that is this
 //! machine, so that a page in a browser cannot read it under another name.
@@ -9,6 +9,7 @@ mod access;
 mod answer;
 mod conductor;
 mod config_shown;
+mod control;
 mod decisions;
 mod doctor;
 mod drain;
@@ -21,9 +22,12 @@ mod metrics;
 mod models;
 mod parity_report;
 mod prefix_stats;
+mod reload;
 mod route;
 mod streams;
+mod takeover;
 mod totals;
+mod worker_changes;
 mod workers;
 
 use std::sync::Arc;
@@ -33,7 +37,6 @@ use axum::{
     extract::DefaultBodyLimit,
     routing::{get, post},
 };
-use config::Settings;
 use fleet::Fleet;
 use indexer::Indexer;
 use kv_index::KvIndex;
@@ -45,10 +48,12 @@ use routing::{PrefixTally, Router, receipt::Ring};
 
 pub use access::{Access, Token};
 pub use conductor::residents;
+pub use control::{Control, HistoryEntry, NamedWorker, NotTaken, Reloaded};
 pub use doctor::Doctor;
 pub use drain::{Drain, DrainStatus};
 pub use listener::{serve, serve_routes};
 pub use route::DryRun;
+pub use takeover::Takeover;
 
 /// Everything the listener reads.
 #[derive(Clone, Debug)]
@@ -67,14 +72,16 @@ pub struct AdminParts {
     pub parity: Arc<Mutex<Book>>,
     /// What routing by the beginning of the prompt did.
     pub prefix_tally: Arc<PrefixTally>,
-    /// The configuration in force.
-    pub settings: Arc<Settings>,
+    /// The configuration in force, and how it is changed.
+    pub control: Arc<dyn Control>,
     /// The metric families of all parts.
     pub registry: Arc<RwLock<Registry>>,
     /// Whether `/metrics` shows them.
     pub serve_metrics: bool,
     /// The end of the clients' listener.
     pub drain: Drain,
+    /// The listening sockets, for a process that takes over.
+    pub takeover: Takeover,
     /// Whether router and engines agree.
     pub doctor: Doctor,
     /// Who would get a request.
@@ -83,15 +90,28 @@ pub struct AdminParts {
     pub clock: Clock,
 }
 
+/// Longest body of a call that changes something.
+const SHORT_BODY: usize = 256 * 1024;
+
 /// All routes of the listener. A path that is not here answers `unknown_route`.
 pub(crate) fn routes(parts: AdminParts, access: &Access) -> Routes {
     let conductor = indexer::routes(Arc::clone(&parts.indexer));
     let longest = DefaultBodyLimit::max(parts.dry_run.max_body_bytes);
+    let short = DefaultBodyLimit::max(SHORT_BODY);
     Routes::new()
         .route("/metrics", get(metrics::text))
-        .route("/admin/workers", get(workers::list))
-        .route("/admin/workers/{name}", get(workers::one))
+        .route("/admin/workers", get(workers::list).post(worker_changes::add).layer(short))
+        .route(
+            "/admin/workers/{name}",
+            get(workers::one).put(worker_changes::put).delete(worker_changes::remove).layer(short),
+        )
+        .route("/admin/workers/{name}/drain", post(worker_changes::drain).layer(short).fallback(reload::post_only))
+        .route("/admin/workers/{name}/resume", post(worker_changes::resume).layer(short).fallback(reload::post_only))
         .route("/admin/config", get(config_shown::show))
+        .route("/admin/config/history", get(reload::history))
+        .route("/admin/config/rollback", post(reload::rollback).layer(short).fallback(reload::post_only))
+        .route("/admin/takeover", post(takeover::give).layer(short).fallback(reload::post_only))
+        .route("/admin/reload", post(reload::reload).layer(short).fallback(reload::post_only))
         .route("/admin/stats", get(totals::stats))
         .route("/admin/drain", post(drain::begin).layer(DefaultBodyLimit::max(4096)).fallback(drain::post_only))
         .route("/admin/drain/status", get(drain::status))

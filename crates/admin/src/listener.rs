@@ -19,13 +19,18 @@ const IDLE: Duration = Duration::from_secs(75);
 const STALL: Duration = Duration::from_secs(30);
 
 /// Serves the admin routes on `listener` until `stop` says so.
-pub async fn serve(parts: AdminParts, access: Access, listener: net::Listener, stop: watch::Receiver<bool>) {
+pub async fn serve(parts: AdminParts, access: Access, listener: Arc<net::Listener>, stop: watch::Receiver<bool>) {
     parts.registry.write().register_collector(Box::new(Gauges::of(&parts)));
     serve_routes(routes(parts, &access), access, listener, stop).await;
 }
 
 /// Serves `routes` to whom `access` lets in, until `stop` says so. Answers are short: what runs then is cut.
-pub async fn serve_routes(routes: Router, access: Access, listener: net::Listener, mut stop: watch::Receiver<bool>) {
+pub async fn serve_routes(
+    routes: Router,
+    access: Access,
+    listener: Arc<net::Listener>,
+    mut stop: watch::Receiver<bool>,
+) {
     let routes = routes.layer(axum::middleware::from_fn_with_state(Arc::new(access), access::check));
     let service = TowerToHyperService::new(routes);
     let mut connections = JoinSet::new();
@@ -51,5 +56,6 @@ pub async fn serve_routes(routes: Router, access: Access, listener: net::Listene
             }
         });
     }
+    drop(listener);
     connections.shutdown().await;
 }

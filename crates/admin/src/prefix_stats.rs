@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use crate::{AdminParts, answer};
 
 pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
-    let (config, counts) = (&parts.settings.prefix_routing, parts.prefix_tally.counts());
+    let settings = parts.control.settings();
+    let (config, counts) = (&settings.prefix_routing, parts.prefix_tally.counts());
     answer::json(&json!({
         "enabled": config.enabled,
         "config": {

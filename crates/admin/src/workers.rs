@@ -21,16 +21,17 @@ pub(crate) async fn list(State(parts): State<Arc<AdminParts>>) -> Response {
 pub(crate) async fn one(State(parts): State<Arc<AdminParts>>, Path(name): Path<String>) -> Response {
     match parts.fleet.snapshot().worker_named(&name) {
         Some(worker) => answer::json(&describe(&parts, worker)),
-        None => {
-            let name: String = name.chars().filter(|c| !c.is_control()).take(100).collect();
-            let message = format!("no worker is named {name:?}: GET /admin/workers lists them");
-            answer::error(&ApiError::new(ErrorCode::WorkerNotFound, message))
-        }
+        None => answer::error(&not_found(&name)),
     }
 }
 
+pub(crate) fn not_found(name: &str) -> ApiError {
+    let name: String = name.chars().filter(|c| !c.is_control()).take(100).collect();
+    ApiError::new(ErrorCode::WorkerNotFound, format!("no worker is named {name:?}: GET /admin/workers lists them"))
+}
+
 /// Shape W of the interfaces: what the fleet, the router and the index know of one worker.
-fn describe(parts: &AdminParts, worker: &WorkerView) -> Value {
+pub(crate) fn describe(parts: &AdminParts, worker: &WorkerView) -> Value {
     let mut in_flight = 0;
     let (mut queued_prefill_tokens, mut decode_blocks) = (0, 0);
     let mut warm = [0u64; 4];

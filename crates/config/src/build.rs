@@ -2,6 +2,7 @@
 
 mod content_routing;
 mod disaggregation;
+mod discovery;
 mod kv;
 mod redis;
 mod routing;
@@ -30,11 +31,13 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
     kv::weights_make_one(root.key("kv_cache_index").key("scoring"), problems);
     let kv_cache_index = kv::kv_cache_index(root, &workers, problems);
     let routing = routing::routing(root.key("routing"), &workers, problems);
+    let discovery = discovery::discovery(root.key("discovery"), problems);
     let section = |name: &str| root.key(name);
     Settings {
         server: server(section("server")),
         admin: admin(section("admin")),
         workers,
+        discovery,
         models: models(section("models")),
         routing,
         disaggregation: disaggregation::disaggregation(section("disaggregation")),
@@ -160,6 +163,7 @@ fn server(section: &Checked) -> Server {
         keep_alive: section.key("keep_alive").duration(),
         head_timeout: section.key("head_timeout").duration(),
         drain_timeout: section.key("drain_timeout").duration(),
+        drain_grace: section.key("drain_grace").duration(),
         runtime_threads: section.key("runtime_threads").count_or_word(),
     }
 }

@@ -1,6 +1,8 @@
 //! From sources to settings, one stage a line.
 
-use crate::{Problem, Settings, build::build, check::Checker, overlay, problem::Draft, schema::ROOT, top, yaml};
+use crate::{
+    Problem, Settings, build::build, check::Checker, more_workers, overlay, problem::Draft, schema::ROOT, top, yaml,
+};
 
 /// Checks a worker's URL and gives its `host:port`, or says what is wrong with it.
 ///
@@ -19,6 +21,16 @@ pub struct Override {
     pub flag: String,
 }
 
+/// An entry of `workers` that comes from neither file, variable nor flag: from an operator's call, or from discovery.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MoreWorker {
+    /// What problems call where it came from.
+    pub origin: String,
+    /// The entry in YAML or JSON: a mapping, or just `[NAME=]URL`. Nothing in it is expanded: who may add a worker may
+    /// not read the environment with it.
+    pub text: String,
+}
+
 /// Everything that settings are made of.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
@@ -32,6 +44,10 @@ pub struct Source<'a> {
     pub own_env: &'a [&'a str],
     /// What flags set.
     pub overrides: &'a [Override],
+    /// Names of workers of the other sources that are left out, as if they were not there.
+    pub left_out: &'a [String],
+    /// More workers, behind those of the other sources.
+    pub more_workers: &'a [MoreWorker],
     /// How a worker's URL is checked.
     pub check_url: CheckUrl,
 }
@@ -50,11 +66,13 @@ pub fn load(source: Source<'_>) -> Result<Settings, Vec<Problem>> {
 
 /// The settings, and everything that is wrong with them.
 pub(crate) fn read(source: Source<'_>) -> (Settings, Vec<Draft>) {
-    let Source { name, text, env, own_env, overrides, check_url } = source;
+    let Source { name, text, env, own_env, overrides, left_out, more_workers, check_url } = source;
     let (tree, mut problems) = text.map_or((None, Vec::new()), yaml::parse);
     let mut root = top::tidy(tree, &mut problems);
     overlay::environment(&mut root, env, own_env, &mut problems);
     overlay::flags(&mut root, overrides, check_url, &mut problems);
+    more_workers::leave_out(&mut root, left_out, check_url);
+    more_workers::add(&mut root, more_workers, &mut problems);
     let mut checker = Checker { env, check_url, problems };
     let mut checked = checker.section(ROOT, Some(&root), "");
     let Checker { mut problems, .. } = checker;

@@ -187,13 +187,7 @@ fn place<'t>(
 
 /// The worker with this name, or whose URL is at this `host:port`, as a mapping.
 fn worker_named<'t>(list: &'t mut Located, name: &str, check_url: CheckUrl) -> Result<&'t mut Located, String> {
-    if let Node::Loose(text) = &list.node {
-        // A list from a variable, not yet taken apart.
-        let items = text
-            .split(',')
-            .map(|part| Located { node: Node::Loose(part.trim().to_owned()), origin: list.origin.clone() });
-        list.node = Node::List(items.collect());
-    }
+    take_apart(list);
     let Node::List(items) = &mut list.node else { return Err(format!("no worker `{name}`")) };
     let mut known = Vec::new();
     for (at, item) in items.iter_mut().enumerate() {
@@ -209,7 +203,18 @@ fn worker_named<'t>(list: &'t mut Located, name: &str, check_url: CheckUrl) -> R
     Err(format!("no worker `{name}`, only {}", if known.is_empty() { "none".into() } else { known.join(", ") }))
 }
 
-fn name_of(worker: &mut Located, check_url: CheckUrl) -> Option<String> {
+/// Makes a list of one that a variable wrote as a text.
+pub(crate) fn take_apart(list: &mut Located) {
+    if let Node::Loose(text) = &list.node {
+        let items = text
+            .split(',')
+            .map(|part| Located { node: Node::Loose(part.trim().to_owned()), origin: list.origin.clone() });
+        list.node = Node::List(items.collect());
+    }
+}
+
+/// The name of an entry of `workers` that is a mapping.
+pub(crate) fn name_of(worker: &mut Located, check_url: CheckUrl) -> Option<String> {
     let text = |value: Option<&mut Located>| match value.map(|value| &value.node) {
         Some(Node::Text(text) | Node::Loose(text)) => Some(text.clone()),
         _ => None,

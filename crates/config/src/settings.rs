@@ -6,6 +6,7 @@
 
 mod content_routing;
 mod disaggregation;
+mod discovery;
 mod kv;
 mod parity;
 mod queue;
@@ -18,6 +19,7 @@ use std::{collections::BTreeMap, num::NonZeroU32, path::PathBuf, time::Duration}
 
 pub use content_routing::{SemanticCluster, SemanticClusters, SharedPrefixRouting};
 pub use disaggregation::{Connector, Disaggregation};
+pub use discovery::{Discovery, DnsName};
 pub use kv::{
     BlockHashKind, KvCacheIndex, KvEvents, Offloading, Prediction, PrefixEventSource, PrefixHashKind, Scoring,
 };
@@ -39,6 +41,8 @@ pub struct Settings {
     pub admin: Admin,
     /// The engines, in the order of the file.
     pub workers: Vec<Worker>,
+    /// Workers that are found.
+    pub discovery: Discovery,
     /// Where tokenizers and chat templates come from.
     pub models: Models,
     /// How a worker is chosen.
@@ -117,6 +121,8 @@ pub struct Server {
     pub head_timeout: Duration,
     /// Running streams get this long after a stop signal.
     pub drain_timeout: Duration,
+    /// New connections are served for this long after it.
+    pub drain_grace: Duration,
     /// Threads of the runtime; `None` = one per core.
     pub runtime_threads: Option<NonZeroU32>,
 }

@@ -70,6 +70,18 @@ impl Located {
         Some(&mut entries[at].value)
     }
 
+    /// The value as JSON, as it was written.
+    pub(crate) fn to_json(&self) -> Json {
+        match &self.node {
+            Node::List(items) => items.iter().map(Self::to_json).collect(),
+            Node::Map(entries) => {
+                Json::Object(entries.iter().map(|entry| (entry.key.clone(), entry.value.to_json())).collect())
+            }
+            Node::Text(text) | Node::Loose(text) => Json::from(text.as_str()),
+            _ => self.shown(),
+        }
+    }
+
     /// What a problem shows of it. Texts stand as they were written, before `${NAME}` was expanded: a variable's value
     /// never appears.
     pub(crate) fn shown(&self) -> Json {

@@ -17,7 +17,7 @@ mod surroundings;
 use std::{sync::Arc, time::Duration};
 
 use config::{Problem, Settings};
-use fleet::{FleetParts, Meetings};
+use fleet::{FleetParts, Meetings, Roster};
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream};
 use kv_blocks::{HashScheme, WorkerId};
 use kv_index::{IndexSettings, KvIndex};
@@ -74,14 +74,10 @@ pub async fn diagnose(settings: &Settings, surroundings: &Surroundings, options:
 
 fn parts(settings: &Settings, surroundings: &Surroundings, clock: Clock) -> FleetParts {
     FleetParts {
-        workers: settings.workers.clone(),
+        roster: Roster::of(settings),
         models: settings.models.clone(),
-        kv_events: settings.kv_events.clone(),
         kv_cache_index: settings.kv_cache_index.clone(),
         max_prefix_length: settings.prefix_routing.max_prefix_length,
-        health_checks: settings.health_checks.clone(),
-        circuit_breaker: settings.circuit_breaker.clone(),
-        connect_timeout: settings.request.connect_timeout,
         hub_cache: surroundings.hub_cache.clone(),
         // Meetings follow no stream: nothing is ever put into it.
         index: Arc::new(KvIndex::new(IndexSettings::default())),

@@ -19,13 +19,13 @@ use event_sources::{SharedSocket, SharedSpec, StreamState};
 use kv_blocks::{Moment, Target, WorkerId};
 use kv_index::KvIndex;
 use net::Clock;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
 use crate::{
     EngineLoad, FailureKind, RankView, Snapshot, Verdict, WorkerState,
     entry::{Entry, EventStream},
-    health::{Check, Next},
+    health::{Check, HealthSettings, Next},
     probe::{REFUSED, Scrape, Trouble},
     snapshot_build,
 };
@@ -48,21 +48,28 @@ pub(crate) struct Ejection {
     pub(crate) max_ratio: f64,
 }
 
+impl Ejection {
+    pub(crate) fn of(breaker: &config::CircuitBreaker) -> Self {
+        Self { enabled: breaker.enabled, max_ratio: breaker.max_ejected_ratio }
+    }
+}
+
 /// All workers.
 pub(crate) struct Board {
     pub(crate) clock: Clock,
     pub(crate) index: Arc<KvIndex>,
-    ejection: Ejection,
+    ejection: RwLock<Ejection>,
     snapshot: ArcSwap<Snapshot>,
+    /// In the order of their numbers.
     entries: Mutex<Vec<Entry>>,
-    /// By worker: failures were reported since the last success. Spares the lock on the usual path.
-    failing: Box<[AtomicBool]>,
+    /// By worker: failures were reported since the last success. Spares the lock of all entries on the usual path.
+    failing: RwLock<HashMap<WorkerId, AtomicBool>>,
     /// Endpoints being followed, and by whom: one publisher's events must not be credited to two workers.
     claims: Mutex<HashMap<String, WorkerId>>,
     /// Sockets of ours that workers share, by endpoint, while any of them is there.
     shared: Mutex<HashMap<String, Weak<SharedSocket>>>,
-    /// Workers that have had their first verdict.
-    pub(crate) settled: watch::Sender<usize>,
+    /// First verdicts said so far.
+    pub(crate) verdicts: watch::Sender<u64>,
 }
 
 impl std::fmt::Debug for Board {
@@ -72,13 +79,39 @@ impl std::fmt::Debug for Board {
 }
 
 impl Board {
-    /// `entries[i]` is the worker with number i.
+    /// `entries` in the order of their numbers.
     pub(crate) fn new(entries: Vec<Entry>, ejection: Ejection, index: Arc<KvIndex>, clock: Clock) -> Self {
-        let failing = entries.iter().map(|_| AtomicBool::new(false)).collect();
+        let failing = entries.iter().map(|entry| (entry.view.id, AtomicBool::new(false))).collect();
         let snapshot = ArcSwap::from_pointee(snapshot_build::build(&entries));
-        let settled = watch::Sender::new(0);
+        let verdicts = watch::Sender::new(0);
         let (entries, claims, shared) = (Mutex::new(entries), Mutex::default(), Mutex::default());
-        Self { clock, index, ejection, snapshot, entries, failing, claims, shared, settled }
+        let (ejection, failing) = (RwLock::new(ejection), RwLock::new(failing));
+        Self { clock, index, ejection, snapshot, entries, failing, claims, shared, verdicts }
+    }
+
+    /// Takes a worker in, whose number is higher than all before it.
+    pub(crate) fn add(&self, entry: Entry) {
+        self.failing.write().insert(entry.view.id, AtomicBool::new(false));
+        let mut entries = self.entries.lock();
+        let at = entries.partition_point(|known| known.view.id < entry.view.id);
+        entries.insert(at, entry);
+        self.snapshot.store(Arc::new(snapshot_build::build(&entries)));
+    }
+
+    /// Forgets a worker and what it had cached.
+    pub(crate) fn remove(&self, id: WorkerId) {
+        let mut entries = self.entries.lock();
+        entries.retain(|entry| entry.view.id != id);
+        self.snapshot.store(Arc::new(snapshot_build::build(&entries)));
+        drop(entries);
+        self.failing.write().remove(&id);
+        self.index.remove_worker(id);
+    }
+
+    /// Takes other rules over.
+    pub(crate) fn reconfigure(&self, ejection: Ejection, health: HealthSettings) {
+        *self.ejection.write() = ejection;
+        self.entries.lock().iter_mut().for_each(|entry| entry.health.reconfigure(health));
     }
 
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
@@ -91,7 +124,7 @@ impl Board {
 
     /// Reads one worker.
     pub(crate) fn with<R>(&self, id: WorkerId, read: impl FnOnce(&Entry) -> R) -> Option<R> {
-        self.entries.lock().get(id.0 as usize).map(read)
+        find(&mut self.entries.lock(), id).map(|entry| read(entry))
     }
 
     /// Reads all workers.
@@ -102,13 +135,13 @@ impl Board {
     /// Changes one worker and publishes, in that order, under one lock.
     pub(crate) fn change<R>(&self, id: WorkerId, change: impl FnOnce(&mut Entry) -> R) -> Option<R> {
         let mut entries = self.entries.lock();
-        let result = change(entries.get_mut(id.0 as usize)?);
+        let result = change(find(&mut entries, id)?);
         self.publish(&mut entries, id);
         Some(result)
     }
 
     fn publish(&self, entries: &mut [Entry], id: WorkerId) {
-        if let Some(entry) = entries.get_mut(id.0 as usize) {
+        if let Some(entry) = find(entries, id) {
             self.reconcile(entry);
         }
         self.snapshot.store(Arc::new(snapshot_build::build(entries)));
@@ -116,7 +149,7 @@ impl Board {
 
     /// Brings the view in line with health and streams.
     fn reconcile(&self, entry: &mut Entry) {
-        let state = entry.health.state();
+        let state = entry.state();
         let ranks = entry.rank_views();
         if entry.view.state != state {
             let view = Arc::make_mut(&mut entry.view);
@@ -136,7 +169,7 @@ impl Board {
     /// A process that is gone has lost its cache. A stream that is still connected says otherwise and is believed; one
     /// that comes back announces the new process's blocks only after this.
     fn forget_lost_cache(&self, entry: &mut Entry) {
-        if !entry.outage.refused || entry.outage.cache_forgotten || entry.view.state != WorkerState::Down {
+        if !entry.outage.refused || entry.outage.cache_forgotten || entry.health.state() != WorkerState::Down {
             return;
         }
         let connected = entry.streams.iter().any(|stream| stream.source.state() != StreamState::Connecting);
@@ -167,7 +200,7 @@ impl Board {
     /// A knock on a worker that is down led nowhere. `refused`: nobody listens there.
     pub(crate) fn knocked_in_vain(&self, id: WorkerId, refused: bool) {
         let mut entries = self.entries.lock();
-        let Some(entry) = entries.get_mut(id.0 as usize) else { return };
+        let Some(entry) = find(&mut entries, id) else { return };
         entry.health.knocked_in_vain();
         if refused && entry.process_ended() {
             Arc::make_mut(&mut entry.view).last_error = Some(REFUSED.into());
@@ -181,7 +214,7 @@ impl Board {
     pub(crate) fn next(&self, id: WorkerId) -> (Next, bool) {
         let now = self.clock.now();
         let mut entries = self.entries.lock();
-        let Some(entry) = entries.get_mut(id.0 as usize) else {
+        let Some(entry) = find(&mut entries, id) else {
             return (Next::CheckIn(std::time::Duration::MAX), false);
         };
         (entry.health.next(now), std::mem::take(&mut entry.concerned))
@@ -190,7 +223,7 @@ impl Board {
     /// What an engine's metrics said, read `at`.
     pub(crate) fn scraped(&self, id: WorkerId, at: Moment, scrape: &Scrape) {
         let mut entries = self.entries.lock();
-        let Some(entry) = entries.get_mut(id.0 as usize) else { return };
+        let Some(entry) = find(&mut entries, id) else { return };
         // Not part of the snapshot: it grows with every request, and no request reads it.
         entry.prefix_cache = scrape.prefix_cache.counters(at);
         if entry.view.load != scrape.load {
@@ -202,7 +235,7 @@ impl Board {
     /// A worker's load could not be read for so long that the last figures say nothing any more.
     pub(crate) fn load_unknown(&self, id: WorkerId) {
         let mut entries = self.entries.lock();
-        let Some(entry) = entries.get_mut(id.0 as usize) else { return };
+        let Some(entry) = find(&mut entries, id) else { return };
         if entry.view.load != EngineLoad::default() {
             Arc::make_mut(&mut entry.view).load = EngineLoad::default();
             self.publish(&mut entries, id);
@@ -226,12 +259,15 @@ impl Board {
 
     /// A request failed (contract of [`crate::Fleet::report_failure`]).
     pub(crate) fn request_failed(&self, id: WorkerId, kind: FailureKind) {
-        let Some(failing) = self.failing.get(id.0 as usize) else { return };
-        failing.store(true, Ordering::Relaxed);
+        match self.failing.read().get(&id) {
+            Some(failing) => failing.store(true, Ordering::Relaxed),
+            None => return,
+        }
         let now = self.clock.now();
         let mut entries = self.entries.lock();
-        let others = self.ejection.enabled && self.may_eject(&entries, id);
-        let Some(entry) = entries.get_mut(id.0 as usize) else { return };
+        let ejection = *self.ejection.read();
+        let others = ejection.enabled && may_eject(ejection.max_ratio, &entries, id);
+        let Some(entry) = find(&mut entries, id) else { return };
         let before = entry.health.state();
         let after = entry.health.request_failed(now, kind, others);
         // News also of a worker that is out already: it is no last hope any more, and its cache is gone.
@@ -251,32 +287,10 @@ impl Board {
         }
     }
 
-    /// Whether leaving this worker out keeps every model served, and the ejected share within its limit.
-    fn may_eject(&self, entries: &[Entry], id: WorkerId) -> bool {
-        let Some(this) = entries.get(id.0 as usize) else { return false };
-        let ejected = entries.iter().filter(|entry| entry.health.state() == WorkerState::Ejected).count() + 1;
-        #[allow(clippy::cast_precision_loss, reason = "numbers of workers")]
-        let within = ejected as f64 <= self.ejection.max_ratio * entries.len() as f64;
-        // A request does without a prefill worker.
-        let needed = !this.view.only_prefills();
-        within
-            && this.view.models.iter().all(|model| {
-                !needed
-                    || entries.iter().any(|other| {
-                        other.view.id != id
-                            && !other.view.only_prefills()
-                            && other.health.state() == WorkerState::Ready
-                            && other.view.models.iter().any(|listed| listed.id == model.id)
-                    })
-            })
-    }
-
     /// A request succeeded.
     pub(crate) fn request_succeeded(&self, id: WorkerId) {
-        let Some(failing) = self.failing.get(id.0 as usize) else { return };
-        if failing.swap(false, Ordering::Relaxed)
-            && let Some(entry) = self.entries.lock().get_mut(id.0 as usize)
-        {
+        let failed = self.failing.read().get(&id).is_some_and(|failing| failing.swap(false, Ordering::Relaxed));
+        if failed && let Some(entry) = find(&mut self.entries.lock(), id) {
             entry.health.request_succeeded();
         }
     }
@@ -315,7 +329,7 @@ impl Board {
     pub(crate) fn disagrees(&self, id: WorkerId, model: &str) -> Option<Arc<str>> {
         let entries = self.entries.lock();
         let prompt = |entry: &Entry| entry.artefacts.get(model)?.prompt.clone();
-        let own = prompt(entries.get(id.0 as usize)?)?;
+        let own = prompt(entries.iter().find(|entry| entry.view.id == id)?)?;
         let other = entries.iter().find(|entry| prompt(entry).is_some_and(|other| !Arc::ptr_eq(&own, &other)))?;
         Some(Arc::clone(&other.view.name))
     }
@@ -357,4 +371,30 @@ impl Board {
     pub(crate) fn verdict(&self, id: WorkerId) -> Option<Verdict> {
         self.with(id, Entry::verdict)
     }
+}
+
+/// The entry of this number; `entries` in the order of their numbers.
+fn find(entries: &mut [Entry], id: WorkerId) -> Option<&mut Entry> {
+    let at = entries.binary_search_by_key(&id, |entry| entry.view.id).ok()?;
+    entries.get_mut(at)
+}
+
+/// Whether leaving this worker out keeps every model served, and the ejected share within its limit.
+fn may_eject(max_ratio: f64, entries: &[Entry], id: WorkerId) -> bool {
+    let Some(this) = entries.iter().find(|entry| entry.view.id == id) else { return false };
+    let ejected = entries.iter().filter(|entry| entry.health.state() == WorkerState::Ejected).count() + 1;
+    #[allow(clippy::cast_precision_loss, reason = "numbers of workers")]
+    let within = ejected as f64 <= max_ratio * entries.len() as f64;
+    // A request does without a prefill worker.
+    let needed = !this.view.only_prefills();
+    within
+        && this.view.models.iter().all(|model| {
+            !needed
+                || entries.iter().any(|other| {
+                    other.view.id != id
+                        && !other.view.only_prefills()
+                        && other.view.is_ready()
+                        && other.view.models.iter().any(|listed| listed.id == model.id)
+                })
+        })
 }

@@ -3,10 +3,18 @@
 use std::{collections::HashMap, sync::Arc};
 
 use event_sources::{SourceHandle, StreamState};
-use kv_blocks::{DpRank, Target};
+use kv_blocks::{BlockSize, DpRank, Target};
+use net::Clock;
 use tokio::sync::Notify;
 
-use crate::{CacheSource, ModelArtefacts, PrefixCacheCounters, RankView, Verdict, WorkerView, health::Health};
+use crate::{
+    CacheSource, Engine, EngineLoad, ModelArtefacts, PrefixCacheCounters, RankView, Verdict, WorkerState, WorkerView,
+    health::{Health, HealthSettings},
+    look::Orders,
+};
+
+/// Assumed where neither configuration nor engine says: the default of the most used engine. The verdict says so.
+const ASSUMED_BLOCK: u64 = 16;
 
 /// One worker, as its supervisor keeps it.
 #[derive(Debug)]
@@ -29,6 +37,10 @@ pub(crate) struct Entry {
     pub(crate) wake: Arc<Notify>,
     /// A failed request asks for a look before the next one is due.
     pub(crate) concerned: bool,
+    /// It gets no new requests.
+    pub(crate) drained: bool,
+    /// A verdict on it was said.
+    pub(crate) told: bool,
 }
 
 impl Entry {
@@ -45,7 +57,77 @@ impl Entry {
             was_ready: false,
             wake: Arc::default(),
             concerned: false,
+            drained: false,
+            told: false,
         }
+    }
+
+    /// A worker that is configured like this, before anything is known of it.
+    pub(crate) fn first(worker: &config::Worker, orders: &Orders, health: HealthSettings, clock: &Clock) -> Self {
+        let assumed =
+            || BlockSize::new(ASSUMED_BLOCK).expect("the assumed block size lies in the range of block sizes");
+        let view = WorkerView {
+            id: orders.id,
+            name: Arc::clone(&orders.name),
+            url: orders.asker.url().clone(),
+            engine: worker.engine.unwrap_or(Engine::Generic),
+            version: None,
+            state: WorkerState::Unknown,
+            since: clock.wall(),
+            models: Vec::new(),
+            loras: Vec::new(),
+            namespace_model: None,
+            role: worker.role,
+            bootstrap_port: worker.bootstrap_port,
+            weight: worker.weight,
+            block_size: worker.block_size.unwrap_or_else(assumed),
+            block_size_known: worker.block_size.is_some(),
+            ranks: vec![RankView::default(); orders.dp_ranks.unwrap_or(1) as usize],
+            api_key: worker.api_key.clone(),
+            num_blocks: None,
+            allow_tiers: worker.allow_tiers.clone(),
+            load: EngineLoad::default(),
+            ended: 0,
+            last_error: None,
+        };
+        Self::new(view, Health::new(health), orders.streams.wanted())
+    }
+
+    /// Takes over what the configuration alone says of it. What must be asked of the worker anew, its supervisor asks.
+    pub(crate) fn configure(&mut self, worker: &config::Worker) {
+        let view = &self.view;
+        let same = view.role == worker.role
+            && view.bootstrap_port == worker.bootstrap_port
+            && view.weight.to_bits() == worker.weight.to_bits()
+            && view.api_key == worker.api_key
+            && view.allow_tiers == worker.allow_tiers
+            && worker.block_size.is_none_or(|size| view.block_size_known && view.block_size == size);
+        if same {
+            return;
+        }
+        let view = Arc::make_mut(&mut self.view);
+        view.role = worker.role;
+        view.bootstrap_port = worker.bootstrap_port;
+        view.weight = worker.weight;
+        view.api_key.clone_from(&worker.api_key);
+        view.allow_tiers.clone_from(&worker.allow_tiers);
+        if let Some(size) = worker.block_size {
+            (view.block_size, view.block_size_known) = (size, true);
+        }
+    }
+
+    /// It is not configured any more. Its name may be another's from now on, who must be told apart from it.
+    pub(crate) fn leave(&mut self, name_is_taken: bool) {
+        self.drained = true;
+        if name_is_taken {
+            let view = Arc::make_mut(&mut self.view);
+            view.name = format!("{}~{}", view.name, view.id.0).into();
+        }
+    }
+
+    /// Its state for whoever has requests: that of its health, unless it is to get none.
+    pub(crate) fn state(&self) -> WorkerState {
+        if self.drained { WorkerState::Draining } else { self.health.state() }
     }
 
     /// Nobody listens there. Whether that is news: one outage is counted once, however often it is reported.

@@ -1,29 +1,17 @@
 //! The handle that the rest of the process holds.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc};
 
-use kv_blocks::{BlockSize, Target, WorkerId};
-use net::WorkerUrl;
-use parking_lot::Mutex;
+use kv_blocks::{Target, WorkerId};
 use prometheus_client::registry::Registry;
-use tokio::{sync::watch, task::JoinHandle};
 
 use crate::{
-    EngineLoad, FailureKind, FleetParts, PrefixCacheCounters, Prefixes, RankView, Snapshot, WorkerState, WorkerView,
+    FailureKind, FleetParts, PrefixCacheCounters, Prefixes, Roster, Snapshot,
     artefacts::ArtefactStore,
     board::{Board, Ejection},
-    engine::Engine,
-    entry::Entry,
-    health::{Health, HealthSettings},
-    look::Orders,
-    probe::{Asker, HealthCheck},
-    streams::StreamSettings,
-    supervisor::{ASSUMED_BLOCK, Supervisor},
+    crew::Crew,
     telemetry::FleetCollector,
 };
-
-/// Between reads of the engines' own load: what a busy threshold goes by is at most 10 s old, however long a read takes.
-const SCRAPE_EVERY: Duration = Duration::from_secs(5);
 
 /// All workers and their supervisors.
 #[derive(Debug)]
@@ -32,10 +20,7 @@ pub struct Fleet {
     artefacts: Arc<ArtefactStore>,
     kv_cache_index: config::KvCacheIndex,
     prefixes: Option<Prefixes>,
-    workers: usize,
-    stop: watch::Sender<bool>,
-    /// Taken by the first [`Fleet::stop`].
-    supervisors: Mutex<Vec<JoinHandle<()>>>,
+    crew: Crew,
 }
 
 /// Why a fleet cannot start.
@@ -59,34 +44,50 @@ impl Fleet {
     ///
     /// Metrics of the workers and their streams are registered in `registry`.
     pub fn start(parts: FleetParts, registry: &mut Registry) -> Result<Self, StartError> {
-        let (entries, orders) = first_entries(&parts)?;
-        let stale_after = parts.kv_events.stale_after;
+        let roster = parts.roster;
+        let stale_after = roster.kv_events.stale_after;
         let kv_cache_index = parts.kv_cache_index;
         let prefixes = Prefixes::start(
             &kv_cache_index,
             parts.max_prefix_length,
-            &parts.workers,
+            &roster.workers,
             stale_after,
             parts.clock,
             registry,
         );
         let prefixes = prefixes.map_err(StartError::Prefixes)?;
-        let ejection =
-            Ejection { enabled: parts.circuit_breaker.enabled, max_ratio: parts.circuit_breaker.max_ejected_ratio };
-        let board = Arc::new(Board::new(entries, ejection, parts.index, parts.clock));
+        let board = Arc::new(Board::new(Vec::new(), Ejection::of(&roster.circuit_breaker), parts.index, parts.clock));
         registry.register_collector(Box::new(FleetCollector::new(Arc::clone(&board))));
         let artefacts = Arc::new(ArtefactStore::new(parts.models, parts.hub_cache, parts.clock));
-        let stop = watch::Sender::new(false);
-        let workers = orders.len();
-        let supervisors = orders
-            .into_iter()
-            .map(|order| {
-                let (board, artefacts) = (Arc::clone(&board), Arc::clone(&artefacts));
-                let supervisor = Supervisor::new(board, artefacts, Arc::clone(&parts.on_verdict), order);
-                tokio::spawn(supervisor.run(stop.subscribe()))
-            })
-            .collect();
-        Ok(Self { board, artefacts, kv_cache_index, prefixes, workers, stop, supervisors: Mutex::new(supervisors) })
+        let crew = Crew::new(Arc::clone(&board), Arc::clone(&artefacts), parts.on_verdict, parts.scheme);
+        crew.apply(&roster)?;
+        Ok(Self { board, artefacts, kv_cache_index, prefixes, crew })
+    }
+
+    /// Takes other workers and rules over. A worker that stays, by name and URL, stays as it is: its state, its cache and
+    /// its streams go on, and what is new for it is asked for beside. One that is missing here, or has another URL, gets
+    /// no new requests and leaves ([`Fleet::leaving`]). Call inside a tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// A URL cannot be used; nothing was changed then.
+    pub fn apply(&self, roster: &Roster) -> Result<(), StartError> {
+        self.crew.apply(roster)
+    }
+
+    /// Whether a worker is to get new requests; running ones go on either way. `None`: no worker has this name.
+    pub fn drain(&self, name: &str, drained: bool) -> Option<WorkerId> {
+        self.crew.drain(name, drained)
+    }
+
+    /// Workers that were taken out of the configuration and are still here, for the sake of their running requests.
+    pub fn leaving(&self) -> Vec<WorkerId> {
+        self.crew.leaving()
+    }
+
+    /// Ends what is kept of a worker that is leaving: its supervisor, its streams, its part of the index.
+    pub async fn remove(&self, worker: WorkerId) {
+        self.crew.remove(worker).await;
     }
 
     /// The fleet as it is now; one atomic load.
@@ -116,9 +117,7 @@ impl Fleet {
     /// Waits until every worker has had its first verdict (one that does not answer gets `down` when its first check
     /// has timed out).
     pub async fn first_verdicts(&self) {
-        let mut settled = self.board.settled.subscribe();
-        // The sender lives as long as the board does.
-        let _ = settled.wait_for(|settled| *settled >= self.workers).await;
+        self.crew.first_verdicts().await;
     }
 
     /// A request failed at this worker: the next snapshot already reflects it. Cheap and non-blocking; unknown workers
@@ -189,115 +188,10 @@ impl Fleet {
 
     /// Stops and awaits every supervisor and every stream. A second call returns at once.
     pub async fn stop(&self) {
-        self.stop.send_replace(true);
+        self.crew.stop_looking();
         if let Some(prefixes) = &self.prefixes {
             prefixes.stop().await;
         }
-        let supervisors = std::mem::take(&mut *self.supervisors.lock());
-        for supervisor in supervisors {
-            if let Err(error) = supervisor.await {
-                tracing::error!(%error, "a worker's supervisor ended with a panic");
-            }
-        }
-    }
-}
-
-/// One entry and one supervisor's orders per configured worker, before anything is known of it.
-pub(crate) fn first_entries(parts: &FleetParts) -> Result<(Vec<Entry>, Vec<Orders>), StartError> {
-    let mut urls = Vec::with_capacity(parts.workers.len());
-    for worker in &parts.workers {
-        let url: WorkerUrl =
-            worker.url.parse().map_err(|error| StartError::Url { worker: worker.name.clone(), error })?;
-        urls.push(url);
-    }
-    let mut hosts: HashMap<Option<String>, usize> = HashMap::new();
-    for url in &urls {
-        *hosts.entry(url.host().map(str::to_owned)).or_default() += 1;
-    }
-    let settings = health_settings(&parts.health_checks, &parts.circuit_breaker);
-    let mut entries = Vec::new();
-    let mut orders = Vec::new();
-    for ((number, worker), url) in (0u32..).zip(&parts.workers).zip(urls) {
-        let shared = hosts.get(&url.host().map(str::to_owned)).is_some_and(|workers| *workers > 1);
-        let order = orders_for(WorkerId(number), worker, parts, url, shared);
-        let view = first_view(&order, worker, &parts.clock);
-        entries.push(Entry::new(view, Health::new(settings), order.streams.wanted()));
-        orders.push(order);
-    }
-    Ok((entries, orders))
-}
-
-fn orders_for(id: WorkerId, worker: &config::Worker, parts: &FleetParts, url: WorkerUrl, shared_host: bool) -> Orders {
-    let checks = &parts.health_checks;
-    Orders {
-        id,
-        name: worker.name.as_str().into(),
-        asker: Asker::new(url.clone(), worker.api_key.as_ref(), checks.timeout),
-        health_check: HealthCheck { own: worker.health_check.clone(), global_endpoint: checks.endpoint.clone() },
-        checks_enabled: checks.enabled,
-        engine: worker.engine,
-        only_models: worker.models.iter().map(|id| id.as_str().into()).collect(),
-        block_size: worker.block_size,
-        dp_ranks: worker.dp_ranks.map(std::num::NonZeroU32::get),
-        streams: StreamSettings {
-            own: worker.kv_events.clone(),
-            all: parts.kv_events.clone(),
-            host_is_its_own: !shared_host,
-            bound_alone: parts.workers.iter().filter(|other| bound_alike(worker, other)).count() <= 1,
-            url,
-            api_key: worker.api_key.clone(),
-            block_size: worker.block_size,
-            scheme: parts.scheme,
-        },
-        connect_timeout: parts.connect_timeout,
-        scrape_every: SCRAPE_EVERY,
-    }
-}
-
-/// Whether two workers connect to one socket of ours with topics that do not tell them apart; also a worker and itself.
-fn bound_alike(one: &config::Worker, other: &config::Worker) -> bool {
-    let (one, other) = (&one.kv_events, &other.kv_events);
-    one.bind && other.bind && one.endpoint == other.endpoint && one.topic == other.topic
-}
-
-fn first_view(order: &Orders, worker: &config::Worker, clock: &net::Clock) -> WorkerView {
-    let assumed = || BlockSize::new(ASSUMED_BLOCK).expect("the assumed block size lies in the range of block sizes");
-    WorkerView {
-        id: order.id,
-        name: Arc::clone(&order.name),
-        url: order.asker.url().clone(),
-        engine: worker.engine.unwrap_or(Engine::Generic),
-        version: None,
-        state: WorkerState::Unknown,
-        since: clock.wall(),
-        models: Vec::new(),
-        loras: Vec::new(),
-        namespace_model: None,
-        role: worker.role,
-        bootstrap_port: worker.bootstrap_port,
-        weight: worker.weight,
-        block_size: worker.block_size.unwrap_or_else(assumed),
-        block_size_known: worker.block_size.is_some(),
-        ranks: vec![RankView::default(); order.dp_ranks.unwrap_or(1) as usize],
-        api_key: worker.api_key.clone(),
-        num_blocks: None,
-        allow_tiers: worker.allow_tiers.clone(),
-        load: EngineLoad::default(),
-        ended: 0,
-        last_error: None,
-    }
-}
-
-fn health_settings(checks: &config::HealthChecks, breaker: &config::CircuitBreaker) -> HealthSettings {
-    HealthSettings {
-        interval: checks.interval,
-        unhealthy_threshold: checks.unhealthy_threshold.get(),
-        healthy_threshold: checks.healthy_threshold.get(),
-        warmup_interval: checks.warmup_check_interval,
-        max_warmup: checks.max_warmup_duration,
-        knock_first: checks.recovery_interval,
-        knock_longest: checks.recovery_max_interval,
-        eject_after: breaker.consecutive_failures.get(),
-        eject_for: breaker.ejection,
+        self.crew.stop().await;
     }
 }

@@ -91,6 +91,12 @@ impl Health {
         self.state
     }
 
+    /// Takes other intervals and thresholds over; what was counted stays.
+    pub(crate) fn reconfigure(&mut self, settings: HealthSettings) {
+        self.settings = settings;
+        self.knock_pause = self.knock_pause.min(settings.knock_longest).max(settings.knock_first);
+    }
+
     /// The result of a check. The first one decides alone (contract CH3).
     pub(crate) fn checked(&mut self, now: Moment, check: Check) -> WorkerState {
         match check {

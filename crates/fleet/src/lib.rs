@@ -12,6 +12,7 @@
 
 pub mod artefacts;
 mod board;
+mod crew;
 mod engine;
 mod entry;
 mod failure;
@@ -22,6 +23,7 @@ mod meeting;
 mod model_report;
 mod prefixes;
 mod probe;
+mod roster;
 mod settings;
 mod snapshot;
 mod snapshot_build;
@@ -39,6 +41,7 @@ pub use meeting::{Meeting, Meetings};
 pub use model_report::{ListedModel, ModelList, ModelReport, TemplateReport, TokenizerReport};
 pub use prefixes::Prefixes;
 pub use probe::event_endpoints::EventEndpoint;
+pub use roster::Roster;
 pub use settings::{FleetParts, HubCache, OnVerdict};
 pub use snapshot::{ModelCandidate, ModelView, Snapshot, Unusable};
 pub use verdict::Verdict;

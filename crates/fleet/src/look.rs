@@ -20,7 +20,7 @@ use crate::{
 const MOST_TOKENIZERS: usize = 64;
 
 /// What a supervisor is told about its worker.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Orders {
     pub(crate) id: WorkerId,
     pub(crate) name: Arc<str>,

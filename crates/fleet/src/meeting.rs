@@ -11,7 +11,7 @@ use crate::{
     EventEndpoint, FleetParts, ModelArtefacts, ServedLora, ServedModel, StartError,
     artefacts::ArtefactStore,
     board::{Board, Ejection},
-    fleet::first_entries,
+    entry::Entry,
     look::{Looker, Orders, Pace},
     probe::{self, Scrape, SideAnswers},
     streams::Wanted,
@@ -55,7 +55,11 @@ pub struct Meeting {
 impl Meetings {
     /// Reads the configuration. Nobody is asked yet.
     pub fn new(parts: FleetParts) -> Result<Self, StartError> {
-        let (entries, orders) = first_entries(&parts)?;
+        let roster = &parts.roster;
+        let mut numbers = 0u32..;
+        let orders = roster.orders(parts.scheme, |_, _| WorkerId(numbers.next().unwrap_or(u32::MAX)))?;
+        let first = |(worker, order)| Entry::first(worker, order, roster.health_settings(), &parts.clock);
+        let entries = roster.workers.iter().zip(&orders).map(first).collect();
         let ejection = Ejection { enabled: false, max_ratio: 0.0 };
         let board = Arc::new(Board::new(entries, ejection, parts.index, parts.clock));
         let artefacts = Arc::new(ArtefactStore::new(parts.models, parts.hub_cache, parts.clock));

@@ -1,12 +1,12 @@
 //! What a fleet is made of.
 
-use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, path::PathBuf, sync::Arc};
 
 use kv_blocks::HashScheme;
 use kv_index::KvIndex;
 use net::Clock;
 
-use crate::Verdict;
+use crate::{Roster, Verdict};
 
 /// Told every verdict: the first of each worker, and one per change of state. Called from supervisor tasks: it must not
 /// block.
@@ -14,22 +14,14 @@ pub type OnVerdict = Arc<dyn Fn(&Verdict) + Send + Sync>;
 
 /// Everything [`crate::Fleet::start`] needs.
 pub struct FleetParts {
-    /// The configured workers.
-    pub workers: Vec<config::Worker>,
+    /// The workers, and how they are treated.
+    pub roster: Roster,
     /// Where each model's tokenizer comes from.
     pub models: config::Models,
-    /// Whether and how event streams are followed.
-    pub kv_events: config::KvEvents,
     /// The view of prefixes and its streams.
     pub kv_cache_index: config::KvCacheIndex,
     /// Bytes of a prompt that the key of its prefix covers.
     pub max_prefix_length: usize,
-    /// Intervals and thresholds of the checks.
-    pub health_checks: config::HealthChecks,
-    /// When a failing worker is left out.
-    pub circuit_breaker: config::CircuitBreaker,
-    /// Time for one TCP connect, knocks included.
-    pub connect_timeout: Duration,
     /// Where downloaded models may lie on this machine.
     pub hub_cache: HubCache,
     /// The index that event streams fill.
@@ -61,7 +53,7 @@ impl HubCache {
 
 impl fmt::Debug for FleetParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FleetParts").field("workers", &self.workers.len()).finish_non_exhaustive()
+        f.debug_struct("FleetParts").field("workers", &self.roster.workers.len()).finish_non_exhaustive()
     }
 }
 

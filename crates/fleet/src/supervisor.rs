@@ -21,8 +21,6 @@ use crate::{
     streams::Streams,
 };
 
-/// Assumed where neither configuration nor engine says: the default of the most used engine. The verdict says so.
-pub(crate) const ASSUMED_BLOCK: u64 = 16;
 /// Failed requests ask for a look at most this often.
 const LEAST_BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 /// A worker that stays well for this long without its stream has only lost the stream.
@@ -43,6 +41,8 @@ pub(crate) struct Supervisor {
     board: Arc<Board>,
     on_verdict: OnVerdict,
     orders: Arc<Orders>,
+    /// Where other orders come from.
+    given: watch::Receiver<Arc<Orders>>,
     looker: Looker,
     wake: Arc<Notify>,
     streams: Streams,
@@ -85,15 +85,21 @@ enum Aside {
 }
 
 impl Supervisor {
-    pub(crate) fn new(board: Arc<Board>, artefacts: Arc<ArtefactStore>, on_verdict: OnVerdict, orders: Orders) -> Self {
+    pub(crate) fn new(
+        board: Arc<Board>,
+        artefacts: Arc<ArtefactStore>,
+        on_verdict: OnVerdict,
+        mut given: watch::Receiver<Arc<Orders>>,
+    ) -> Self {
+        let orders = Arc::clone(&given.borrow_and_update());
         let wake = board.wake_of(orders.id);
         let start = Moment::START;
-        let orders = Arc::new(orders);
         let looker = Looker { board: Arc::clone(&board), artefacts, orders: Arc::clone(&orders) };
         Self {
             board,
             on_verdict,
             orders,
+            given,
             looker,
             wake,
             streams: Streams::default(),
@@ -137,6 +143,7 @@ impl Supervisor {
             tokio::select! {
                 () = tokio::time::sleep(until.since(now)) => {}
                 () = self.wake.notified() => {}
+                Ok(()) = self.given.changed() => self.take_orders().await,
                 (from, found) = ended(&mut self.look) => {
                     self.last_look = self.board.clock.now();
                     self.looked(from, found).await;
@@ -307,9 +314,28 @@ impl Supervisor {
             (self.on_verdict)(&verdict);
         }
         if self.told.replace(state).is_none() {
-            self.board.settled.send_modify(|settled| *settled += 1);
+            self.board.change(self.orders.id, |entry| entry.told = true);
+            self.board.verdicts.send_modify(|verdicts| *verdicts += 1);
         }
         None
+    }
+
+    /// The configuration says something else of this worker: it is asked anew who it is, and used meanwhile as it was.
+    async fn take_orders(&mut self) {
+        let orders = Arc::clone(&self.given.borrow_and_update());
+        (self.look, self.aside) = (None, None);
+        if orders.streams != self.orders.streams {
+            // What one stream told is nothing to the next one.
+            let id = self.orders.id;
+            let followed = self.board.with(id, |entry| entry.followed(|_| true)).unwrap_or_default();
+            self.streams.stop(&self.board, id).await;
+            followed.into_iter().for_each(|target| self.board.index.clear(target));
+            self.board.change(id, |entry| entry.events_wanted = orders.streams.wanted());
+        }
+        self.looker.orders = Arc::clone(&orders);
+        self.orders = orders;
+        self.known = false;
+        self.concerned = true;
     }
 
     /// Takes over what the worker says about itself: view, tokenizers, streams.

@@ -3,14 +3,14 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use fleet::Fleet;
 use http::HeaderName;
-use kv_blocks::HashScheme;
+use kv_blocks::{HashScheme, WorkerId};
 use net::Clock;
 use parity::Book;
 use parking_lot::Mutex;
@@ -124,7 +124,9 @@ pub struct GatewayParts {
     pub rules: Rules,
 }
 
-/// What every request shares.
+/// What every request shares: what goes on over a change of the configuration, and the rules in force.
+///
+/// A request keeps the one it began with ([`crate::InForce`]): it ends by the rules that it began by.
 #[derive(Debug)]
 pub struct Gateway {
     pub(crate) fleet: Arc<Fleet>,
@@ -135,23 +137,25 @@ pub struct Gateway {
     pub(crate) ring: Arc<Ring>,
     pub(crate) prefix_tally: Arc<PrefixTally>,
     pub(crate) log: Option<Arc<DecisionLog>>,
-    pub(crate) judge: Judge,
+    pub(crate) judge: Arc<Judge>,
     pub(crate) clock: Clock,
     pub(crate) keys: Keys,
     pub(crate) limits: Limits,
     pub(crate) rules: RequestRules,
-    pub(crate) identify: Identify,
-    pub(crate) metrics: Metrics,
+    pub(crate) identify: Arc<Identify>,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) pools: Pools,
-    pub(crate) ids: Ids,
-    pub(crate) decision_ids: DecisionIds,
-    pub(crate) cut: CutSwitch,
-    pub(crate) reservations: Reservations,
+    pub(crate) ids: Arc<Ids>,
+    pub(crate) decision_ids: Arc<DecisionIds>,
+    pub(crate) cut: Arc<CutSwitch>,
+    pub(crate) reservations: Arc<Reservations>,
     pub(crate) prefill: Prefills,
-    pub(crate) clusters: Option<Clusters>,
-    pub(crate) shared_prefixes: Option<SharedPrefixes>,
+    pub(crate) clusters: Option<Arc<Clusters>>,
+    pub(crate) shared_prefixes: Option<Arc<SharedPrefixes>>,
     /// Requests whose account is open.
-    pub(crate) running: AtomicU64,
+    pub(crate) running: Arc<AtomicU64>,
+    /// Whether a drain has begun.
+    pub(crate) leaving: Arc<AtomicBool>,
     budget: RetryBudget,
 }
 
@@ -169,6 +173,22 @@ pub(crate) struct RequestRules {
     pub(crate) max_prefix_bytes: usize,
 }
 
+impl RequestRules {
+    fn of(rules: Rules) -> Self {
+        Self {
+            timeout: rules.timeout,
+            connect_timeout: rules.connect_timeout,
+            stream: StreamLimits { idle: rules.stream_idle, total: rules.stream_total },
+            retry: rules.retry,
+            busy_threshold: rules.busy_threshold,
+            engine_priority: rules.engine_priority,
+            by_model: rules.by_model,
+            max_prefix_bytes: rules.max_prefix_bytes,
+            session_headers: rules.session_headers,
+        }
+    }
+}
+
 impl Gateway {
     /// Puts the parts together and registers the metric families.
     pub fn new(parts: GatewayParts, registry: &mut Registry) -> Self {
@@ -183,22 +203,22 @@ impl Gateway {
         }));
         let ids = Ids::new();
         let pools = Pools::default();
-        let identify = Identify::new(
+        let identify = Arc::new(Identify::new(
             rules.scheme,
             rules.tokenize_budget,
             clock,
             Arc::clone(&fleet),
             pools.clone(),
             rules.connect_timeout,
-        );
-        let clusters = rules.clusters.map(|settings| {
+        ));
+        let clusters = rules.clusters.clone().map(|settings| {
             let results = ClusterResults::registered(registry);
-            Clusters::new(settings, Arc::clone(&fleet), pools.clone(), clock, rules.connect_timeout, results)
+            Arc::new(Clusters::new(settings, Arc::clone(&fleet), pools.clone(), clock, rules.connect_timeout, results))
         });
         Self {
             clusters,
-            shared_prefixes: rules.shared_prefixes.map(SharedPrefixes::new),
-            judge: Judge::new(parity, Arc::clone(&fleet), clock),
+            shared_prefixes: rules.shared_prefixes.clone().map(|settings| Arc::new(SharedPrefixes::new(settings))),
+            judge: Arc::new(Judge::new(parity, Arc::clone(&fleet), clock)),
             fleet,
             desk: Arc::new(Desk::new(Arc::clone(&router), clock)),
             lobby,
@@ -211,25 +231,51 @@ impl Gateway {
             limits,
             identify,
             budget: RetryBudget::new(rules.retry.budget_ratio),
-            rules: RequestRules {
-                timeout: rules.timeout,
-                connect_timeout: rules.connect_timeout,
-                stream: StreamLimits { idle: rules.stream_idle, total: rules.stream_total },
-                retry: rules.retry,
-                busy_threshold: rules.busy_threshold,
-                engine_priority: rules.engine_priority,
-                by_model: rules.by_model,
-                max_prefix_bytes: rules.max_prefix_bytes,
-                session_headers: rules.session_headers,
-            },
-            reservations: Reservations::new(rules.reservation_ttl),
+            reservations: Arc::new(Reservations::new(rules.reservation_ttl)),
             prefill: Prefills::new(rules.disaggregation),
-            metrics: Metrics::new(registry),
+            rules: RequestRules::of(rules),
+            metrics: Arc::new(Metrics::new(registry)),
             pools,
-            decision_ids: DecisionIds::new(ids.draw()),
-            cut: CutSwitch::default(),
-            running: AtomicU64::new(0),
-            ids,
+            decision_ids: Arc::new(DecisionIds::new(ids.draw())),
+            cut: Arc::default(),
+            running: Arc::default(),
+            leaving: Arc::default(),
+            ids: Arc::new(ids),
+        }
+    }
+
+    /// The same with other limits and rules. Load, caches, connections and counters are shared with this one; of `rules`,
+    /// what [`Gateway::new`] makes parts of (hashing, clusters, remembered prefixes, the life of reservations, the budget of
+    /// tokenising) stays as it is here.
+    #[must_use]
+    pub fn reconfigured(&self, limits: Limits, rules: Rules) -> Self {
+        self.lobby.reconfigure(rules.waiting);
+        Self {
+            fleet: Arc::clone(&self.fleet),
+            router: Arc::clone(&self.router),
+            desk: Arc::clone(&self.desk),
+            lobby: Arc::clone(&self.lobby),
+            ring: Arc::clone(&self.ring),
+            prefix_tally: Arc::clone(&self.prefix_tally),
+            log: self.log.clone(),
+            judge: Arc::clone(&self.judge),
+            clock: self.clock,
+            keys: self.keys.clone(),
+            limits,
+            budget: self.budget.with_ratio(rules.retry.budget_ratio),
+            prefill: Prefills::new(rules.disaggregation),
+            rules: RequestRules::of(rules),
+            identify: Arc::clone(&self.identify),
+            metrics: Arc::clone(&self.metrics),
+            pools: self.pools.clone(),
+            ids: Arc::clone(&self.ids),
+            decision_ids: Arc::clone(&self.decision_ids),
+            cut: Arc::clone(&self.cut),
+            reservations: Arc::clone(&self.reservations),
+            clusters: self.clusters.clone(),
+            shared_prefixes: self.shared_prefixes.clone(),
+            running: Arc::clone(&self.running),
+            leaving: Arc::clone(&self.leaving),
         }
     }
 
@@ -244,6 +290,24 @@ impl Gateway {
         self.desk.tick();
         self.judge.tick(now);
         self.reservations.tick(now, &self.fleet.snapshot(), &self.ring);
+    }
+
+    /// Takes leave of workers that are not configured any more and have nothing left to do.
+    pub(crate) async fn see_off(&self) {
+        for worker in self.fleet.leaving() {
+            if self.requests_on(worker) == 0 {
+                self.fleet.remove(worker).await;
+                self.router.forget(worker);
+                self.pools.forget(worker);
+            }
+        }
+    }
+
+    /// Requests that run on a worker, on all its ranks.
+    pub fn requests_on(&self, worker: WorkerId) -> u64 {
+        let snapshot = self.fleet.snapshot();
+        let targets = snapshot.worker(worker).into_iter().flat_map(|worker| worker.targets());
+        targets.map(|target| u64::from(self.router.load(target).in_flight)).sum()
     }
 
     /// Room for one retry, as a share of the requests in flight here: those of reservations are others' to try again.

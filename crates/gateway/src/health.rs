@@ -1,5 +1,7 @@
 //! Health, liveness and readiness of the router itself.
 
+use std::sync::atomic::Ordering;
+
 use serde::Serialize;
 
 use crate::Gateway;
@@ -53,7 +55,9 @@ impl Gateway {
     }
 
     pub(crate) fn ready(&self) -> Probe {
-        if self.fleet.snapshot().ready() > 0 {
+        if self.leaving.load(Ordering::Relaxed) {
+            Probe { status: "draining", reasons: vec!["the router is draining"] }
+        } else if self.fleet.snapshot().ready() > 0 {
             Probe { status: "ok", reasons: Vec::new() }
         } else {
             Probe { status: "unavailable", reasons: vec!["no usable worker"] }

@@ -13,6 +13,7 @@ mod desk;
 mod gateway;
 mod health;
 mod ids;
+mod in_force;
 mod judge;
 mod keys;
 mod lease;
@@ -32,6 +33,7 @@ mod upstream;
 
 pub use decision_log::{DecisionLog, DecisionLogSettings};
 pub use gateway::{Gateway, GatewayParts, Limits, Rules};
+pub use in_force::InForce;
 pub use keys::Keys;
 pub use listener::{Drained, Phase, serve};
 pub use lobby::Waiting;

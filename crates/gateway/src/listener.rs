@@ -1,7 +1,13 @@
 //! The data listener: accepts connections, speaks HTTP/1 with hard limits, and drains.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
+use futures_util::future::select_all;
+use http::{HeaderValue, header::CONNECTION};
 use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
@@ -11,7 +17,7 @@ use tokio::{
 };
 
 use crate::{
-    Gateway,
+    Gateway, InForce,
     client_stream::{AnsweringBody, ClientStream},
     request,
 };
@@ -29,6 +35,10 @@ pub enum Phase {
     /// Accept and serve.
     #[default]
     Run,
+    /// Not ready any more, for those who ask; still accept and serve, and end each connection with its next reply.
+    Leaving,
+    /// The same, while another process accepts in our place.
+    HandedOver,
     /// Accept nothing new, let running requests end.
     Drain,
     /// Cut what still runs.
@@ -44,13 +54,18 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Pause after an accept that failed for want of descriptors: a busy loop would take the core from running streams.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves `listener` until `phase` says so, then lets running requests end until it says that they are to be cut.
-pub async fn serve(gateway: Arc<Gateway>, listener: net::Listener, phase: watch::Receiver<Phase>) -> Drained {
-    // Beside the accepting, which stands still at the limit of connections.
-    let ticking = ticking(Arc::clone(&gateway));
-    let learning = learning(Arc::clone(&gateway));
+/// Serves `listeners` until `phase` says so, then lets running requests end until it says that they are to be cut.
+pub async fn serve(
+    gateway: Arc<InForce>,
+    listeners: Vec<Arc<net::Listener>>,
+    phase: watch::Receiver<Phase>,
+) -> Drained {
+    // Beside the accepting, which stands still at the limit of connections. What ticks is shared by every gateway that is
+    // ever in force.
+    let ticking = ticking(gateway.now());
+    let learning = learning(gateway.now());
     tokio::select! {
-        drained = accept_and_drain(gateway, listener, phase) => drained,
+        drained = accept_and_drain(gateway, listeners, phase) => drained,
         never = ticking => match never {},
         never = learning => match never {},
     }
@@ -68,7 +83,10 @@ async fn ticking(gateway: Arc<Gateway>) -> Infallible {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            _ = ticks.tick() => gateway.tick(),
+            _ = ticks.tick() => {
+                gateway.tick();
+                gateway.see_off().await;
+            }
             () = gateway.judge.changed() => {}
             () = gateway.desk.pace() => {}
         }
@@ -77,20 +95,21 @@ async fn ticking(gateway: Arc<Gateway>) -> Infallible {
 }
 
 async fn accept_and_drain(
-    gateway: Arc<Gateway>,
-    listener: net::Listener,
+    gateway: Arc<InForce>,
+    listeners: Vec<Arc<net::Listener>>,
     mut phase: watch::Receiver<Phase>,
 ) -> Drained {
-    let room = Arc::new(Semaphore::new(gateway.limits.max_connections));
+    let room = Arc::new(Semaphore::new(gateway.now().limits.max_connections));
+    let announced = tokio::spawn(announce(gateway.now(), phase.clone()));
     let mut connections = JoinSet::new();
     loop {
         // At the limit new connections wait in the kernel's backlog: nothing is accepted only to be refused.
         let permit = tokio::select! {
             permit = Arc::clone(&room).acquire_owned() => permit.ok(),
-            () = reached(&mut phase, Phase::Drain) => break,
+            () = reached(&mut phase, Phase::HandedOver) => break,
         };
         let stream = tokio::select! {
-            accepted = listener.accept() => match accepted {
+            accepted = accept(&listeners) => match accepted {
                 Ok(stream) => stream,
                 Err(error) => {
                     tracing::warn!(%error, "accept failed, pausing");
@@ -98,7 +117,7 @@ async fn accept_and_drain(
                     continue;
                 }
             },
-            () = reached(&mut phase, Phase::Drain) => break,
+            () = reached(&mut phase, Phase::HandedOver) => break,
         };
         while connections.try_join_next().is_some() {}
         let (gateway, phase) = (Arc::clone(&gateway), phase.clone());
@@ -107,14 +126,19 @@ async fn accept_and_drain(
             drop(permit);
         });
     }
-    drop(listener);
+    drop(listeners);
+    let ended = async { while connections.join_next().await.is_some() {} };
     tokio::select! {
-        () = async { while connections.join_next().await.is_some() {} } => return Drained { cut: 0 },
+        () = ended => {
+            announced.abort();
+            return Drained { cut: 0 };
+        }
         () = reached(&mut phase, Phase::Cut) => {}
     }
     while connections.try_join_next().is_some() {}
     let cut = connections.len();
-    gateway.cut.throw();
+    announced.abort();
+    gateway.now().cut.throw();
     let last_words = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(LAST_WORDS, last_words).await.is_err() {
         connections.shutdown().await;
@@ -122,19 +146,40 @@ async fn accept_and_drain(
     Drained { cut }
 }
 
+/// Whoever connects next, at any of them.
+async fn accept(listeners: &[Arc<net::Listener>]) -> std::io::Result<net::Stream> {
+    match listeners {
+        [] => std::future::pending().await,
+        [one] => one.accept().await,
+        several => select_all(several.iter().map(|listener| Box::pin(listener.accept()))).await.0,
+    }
+}
+
+/// Who asks whether we are ready is told as soon as we are not to get any more.
+async fn announce(gateway: Arc<Gateway>, mut phase: watch::Receiver<Phase>) {
+    reached(&mut phase, Phase::Leaving).await;
+    gateway.leaving.store(true, Ordering::Relaxed);
+}
+
 /// Resolves when the phase is `at` or later; a controller that went away means the end.
 async fn reached(phase: &mut watch::Receiver<Phase>, at: Phase) {
     drop(phase.wait_for(|phase| *phase >= at).await);
 }
 
-async fn connection(gateway: Arc<Gateway>, stream: net::Stream, mut phase: watch::Receiver<Phase>) {
-    let limits = &gateway.limits;
+async fn connection(gateways: Arc<InForce>, stream: net::Stream, mut phase: watch::Receiver<Phase>) {
+    let limits = gateways.now().limits;
     let (stream, exchange) = ClientStream::new(stream, limits.head_timeout, limits.client_stall);
+    let leaving = phase.clone();
     let service = service_fn(|request: Request<Incoming>| {
-        let gateway = Arc::clone(&gateway);
+        let gateway = gateways.now();
         let answering = exchange.begin();
+        let leaving = leaving.clone();
         async move {
-            let response = request::answer(gateway, request).await;
+            let mut response = request::answer(gateway, request).await;
+            // The client's next request is for somebody else.
+            if *leaving.borrow() >= Phase::Leaving {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
             Ok::<_, Infallible>(response.map(|body| AnsweringBody::new(body, answering)))
         }
     });

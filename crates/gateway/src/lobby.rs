@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 /// How requests wait.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ pub struct Waiting {
 /// Counts those who wait, whatever they wait for.
 #[derive(Debug)]
 pub(crate) struct Lobby {
-    pub(crate) rules: Waiting,
+    rules: RwLock<Waiting>,
     inside: Mutex<Inside>,
 }
 
@@ -32,14 +32,25 @@ struct Inside {
 
 impl Lobby {
     pub(crate) fn new(rules: Waiting) -> Self {
-        Self { rules, inside: Mutex::default() }
+        Self { rules: RwLock::new(rules), inside: Mutex::default() }
+    }
+
+    /// How requests wait from now on.
+    pub(crate) fn reconfigure(&self, rules: Waiting) {
+        *self.rules.write() = rules;
+    }
+
+    /// How requests wait.
+    pub(crate) fn rules(&self) -> Waiting {
+        *self.rules.read()
     }
 
     /// A seat for a request with a body of so many bytes; `None`: all are taken.
     pub(crate) fn enter(self: &Arc<Self>, bytes: u64) -> Option<Seat> {
+        let rules = self.rules();
         let mut inside = self.inside.lock();
         let after = inside.bytes.saturating_add(bytes);
-        if inside.entries >= self.rules.max_entries || after > self.rules.max_bytes {
+        if inside.entries >= rules.max_entries || after > rules.max_bytes {
             return None;
         }
         (inside.entries, inside.bytes) = (inside.entries + 1, after);

@@ -68,6 +68,11 @@ impl RetryBudget {
         Self { ratio, running: Arc::default() }
     }
 
+    /// The same with another ratio; retries that run count here too.
+    pub(crate) fn with_ratio(&self, ratio: f64) -> Self {
+        Self { ratio, running: Arc::clone(&self.running) }
+    }
+
     /// Room for one more retry while `in_flight` requests are open; dropping the permit gives the room back.
     pub(crate) fn take(&self, in_flight: usize) -> Option<RetryPermit> {
         let limit = (in_flight as f64 * self.ratio).max(FLOOR);

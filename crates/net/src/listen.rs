@@ -5,7 +5,12 @@
 
 use std::{
     io,
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use tokio::net::{TcpListener, UnixListener, UnixStream};
@@ -81,6 +86,41 @@ pub async fn listen(address: &ListenAddr) -> Result<Listener, ListenError> {
 }
 
 impl Listener {
+    /// A socket that another process bound at `address` and gave to this one.
+    ///
+    /// # Errors
+    ///
+    /// It is no listening socket of that kind.
+    pub fn taken(socket: OwnedFd, address: &ListenAddr) -> io::Result<Self> {
+        let socket = match address.address() {
+            Address::Tcp { .. } => {
+                let listener = std::net::TcpListener::from(socket);
+                listener.set_nonblocking(true)?;
+                Socket::Tcp(TcpListener::from_std(listener)?)
+            }
+            Address::Unix(path) => {
+                let listener = std::os::unix::net::UnixListener::from(socket);
+                listener.set_nonblocking(true)?;
+                Socket::Unix(UnixListener::from_std(listener)?, SocketFile::new(path))
+            }
+        };
+        Ok(Self { socket, flag: address.flag() })
+    }
+
+    /// The same socket, to give it to another process: from then on the file of a unix socket is that one's to remove, if
+    /// it says that it has taken over.
+    ///
+    /// # Errors
+    ///
+    /// There are no more file descriptors.
+    pub fn share(&self) -> io::Result<Shared> {
+        let (socket, file) = match &self.socket {
+            Socket::Tcp(listener) => (listener.as_fd().try_clone_to_owned()?, None),
+            Socket::Unix(listener, file) => (listener.as_fd().try_clone_to_owned()?, Some(file.clone())),
+        };
+        Ok(Shared { socket, address: self.address(), file })
+    }
+
     /// The next connection. Cancelling loses none. An error concerns one connection or a passing shortage (of file
     /// descriptors, say): pause briefly and call again.
     pub async fn accept(&self) -> io::Result<Stream> {
@@ -102,9 +142,28 @@ impl Listener {
                 // Only a closed descriptor has no name, and this one is open.
                 Err(_) => ListenAddr::tcp("0.0.0.0", 0),
             },
-            Socket::Unix(_, file) => ListenAddr::unix(&file.0),
+            Socket::Unix(_, file) => ListenAddr::unix(&file.0.path),
         }
         .chosen_by(self.flag)
+    }
+}
+
+/// A second handle of a listening socket.
+#[derive(Debug)]
+pub struct Shared {
+    /// The socket.
+    pub socket: OwnedFd,
+    /// Where it listens.
+    pub address: ListenAddr,
+    file: Option<SocketFile>,
+}
+
+impl Shared {
+    /// Another process has it now: the file of a unix socket stays when this one ends.
+    pub fn leave_to_the_other(&self) {
+        if let Some(file) = &self.file {
+            file.0.keep.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -116,7 +175,7 @@ async fn bind_unix(path: &Path) -> io::Result<Socket> {
         }
         bound => bound?,
     };
-    Ok(Socket::Unix(listener, SocketFile(path.to_owned())))
+    Ok(Socket::Unix(listener, SocketFile::new(path)))
 }
 
 /// A refused connection proves that no process holds the socket; a plain file is never taken for an abandoned socket.
@@ -127,12 +186,27 @@ async fn is_abandoned(path: &Path) -> bool {
         && matches!(UnixStream::connect(path).await, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-#[derive(Debug)]
-struct SocketFile(PathBuf);
+#[derive(Clone, Debug)]
+struct SocketFile(Arc<OwnFile>);
 
-impl Drop for SocketFile {
+#[derive(Debug)]
+struct OwnFile {
+    path: PathBuf,
+    /// It is another process's by now.
+    keep: AtomicBool,
+}
+
+impl SocketFile {
+    fn new(path: &Path) -> Self {
+        Self(Arc::new(OwnFile { path: path.to_owned(), keep: AtomicBool::new(false) }))
+    }
+}
+
+impl Drop for OwnFile {
     fn drop(&mut self) {
-        // Somebody may have removed it already; there is nobody left to tell.
-        let _ = std::fs::remove_file(&self.0);
+        if !self.keep.load(Ordering::Relaxed) {
+            // Somebody may have removed it already; there is nobody left to tell.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }

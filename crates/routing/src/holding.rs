@@ -37,13 +37,15 @@ impl Router {
     /// Only `warm` holds: the others are what they are elsewhere, and bind at once. Who asked for a worker by name gets it,
     /// and a prompt that another pool computes does not stand in the queue of the one that generates.
     pub(crate) fn may_wait(&self, job: &Job<'_>, choice: &Choice<'_>, state: &State) -> Option<Patience> {
-        let settings = &self.settings.queue;
-        let holds = settings.enabled && choice.ruling == Policy::Warm && job.pin.is_none() && job.prefill.is_none();
+        let holds = self.settings.load().queue.enabled
+            && choice.ruling == Policy::Warm
+            && job.pin.is_none()
+            && job.prefill.is_none();
         job.patience.filter(|_| holds && (state.queue.len() > 0 || self.is_backed_up(choice)))
     }
 
     fn is_backed_up(&self, choice: &Choice<'_>) -> bool {
-        choice.winner().standing.backlog_ms > self.settings.queue.hold_above.as_secs_f64() * 1e3
+        choice.winner().standing.backlog_ms > self.settings.load().queue.hold_above.as_secs_f64() * 1e3
     }
 
     /// Takes out of the queue who may go now, and counts their load.
@@ -77,7 +79,7 @@ impl Router {
     /// Whether it is worth looking at the queue one by one.
     fn may_release(&self, now: Moment, state: &State, queue: &Queue) -> bool {
         let overdue = queue.first_overdue().is_some_and(|then| now >= then);
-        overdue || state.ledger.anyone_below(now, self.settings.queue.hold_above)
+        overdue || state.ledger.anyone_below(now, self.settings.load().queue.hold_above)
     }
 
     /// The request that goes next, if its target can begin or it has waited long enough.
@@ -89,7 +91,7 @@ impl Router {
             if self.is_backed_up(&weighed.choice) && !waiting.is_overdue(now) {
                 continue;
             }
-            let place = waiting.place(now, &self.settings.queue, prefill_ms(&job, &weighed.choice));
+            let place = waiting.place(now, &self.settings.load().queue, prefill_ms(&job, &weighed.choice));
             if best.is_none_or(|(before, _)| place.goes_before(&before)) {
                 best = Some((place, ticket));
             }
@@ -101,7 +103,7 @@ impl Router {
     fn weigh_again<'a>(&self, now: Moment, state: &mut State, job: &Job<'a>) -> Weighed<'a> {
         let survey = self.survey(now, job, Blocks::Counted);
         let policy = self.policy(job.policy);
-        let choice = state.choose(now, job, policy, &self.settings, survey);
+        let choice = state.choose(now, job, policy, &self.settings.load(), survey);
         Weighed { choice, excluded: job.excluded.to_vec(), started_us: 0.0, hash_us: 0.0, lookup_us: 0.0 }
     }
 }

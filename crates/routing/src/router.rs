@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use arc_swap::ArcSwap;
 use kv_blocks::{Moment, Target, WorkerId};
 use kv_index::{KvIndex, Promised};
 use parking_lot::Mutex;
@@ -12,7 +13,7 @@ use crate::{
     Ticket,
     choice::{Choice, Circumstances},
     ledger::SequenceBlocks,
-    policy::Contender,
+    policy::{Contender, Rules},
     pools::{Prefill, Prompt, Split},
     queue::turn,
     state::State,
@@ -73,7 +74,7 @@ use crate::{
 /// ```
 #[derive(Debug)]
 pub struct Router {
-    pub(crate) settings: RoutingSettings,
+    pub(crate) settings: ArcSwap<RoutingSettings>,
     pub(crate) index: Arc<KvIndex>,
     pub(crate) state: Mutex<State>,
 }
@@ -81,17 +82,26 @@ pub struct Router {
 impl Router {
     /// A router with no load, deciding by what `index` knows.
     pub fn new(settings: RoutingSettings, index: Arc<KvIndex>) -> Self {
-        Self { state: Mutex::new(State::new(&settings)), settings, index }
+        Self { state: Mutex::new(State::new(&settings)), settings: ArcSwap::from_pointee(settings), index }
+    }
+
+    /// Decides by other settings from now on. Load, learned rates and sessions stay; turns of the policies start over.
+    pub fn reconfigure(&self, settings: RoutingSettings) {
+        let state = &mut *self.state.lock();
+        if **self.settings.load() != settings {
+            state.rules = Rules::new(&settings);
+            self.settings.store(Arc::new(settings));
+        }
     }
 
     /// The policy of a request that asks for this one, or for none.
     pub fn policy(&self, asked: Option<Policy>) -> Policy {
-        asked.unwrap_or(self.settings.policy)
+        asked.unwrap_or(self.settings.load().policy)
     }
 
     /// How much [`Job::session`] counts in a request under this policy; [`SessionMode::Off`]: it is not looked at.
     pub fn session_mode(&self, policy: Policy) -> SessionMode {
-        self.settings.session.under(policy)
+        self.settings.load().session.under(policy)
     }
 
     /// Finds a target for `job` and counts its load there, or holds it until there is one that can begin; where another
@@ -102,7 +112,7 @@ impl Router {
         let split = Split::of(job);
         let settled = self.weigh(now, &split.decode, Blocks::Counted, |state, choice| {
             match self.may_wait(&split.decode, choice, state) {
-                Some(patience) => Err(state.hold(now, job, choice, patience, &self.settings.queue)),
+                Some(patience) => Err(state.hold(now, job, choice, patience, &self.settings.load().queue)),
                 None => Ok(state.reserve(now, &split.decode, choice, split.prompt(choice.winner()))),
             }
         });
@@ -137,10 +147,10 @@ impl Router {
             turn: turn(
                 split.decode.overrides.priority,
                 since,
-                &self.settings.queue,
+                &self.settings.load().queue,
                 prefill_ms(&split.decode, &weighed.choice),
             ),
-            decision: weighed.decision(split, prefill.note, self.settings.kept_candidates),
+            decision: weighed.decision(split, prefill.note, self.settings.load().kept_candidates),
         }
     }
 
@@ -154,7 +164,7 @@ impl Router {
         let split = Split::of(job);
         let (weighed, ()) = self.weigh(now, &split.decode, Blocks::Counted, |_, _| ())?;
         let note = self.prefill_preview(now, &split, &weighed.choice);
-        Ok(weighed.decision(&split, note, self.settings.kept_candidates))
+        Ok(weighed.decision(&split, note, self.settings.load().kept_candidates))
     }
 
     /// What every eligible target, of both pools where there are two, would have to compute and to hold if `job` went
@@ -196,7 +206,7 @@ impl Router {
         let lookup_us = job.stopwatch.elapsed_us() - asked_us - hash_us;
 
         let state = &mut *self.state.lock();
-        let choice = state.choose(now, job, policy, &self.settings, survey);
+        let choice = state.choose(now, job, policy, &self.settings.load(), survey);
         let settled = settle(state, &choice);
         Ok((Weighed { choice, excluded, started_us, hash_us, lookup_us }, settled))
     }
@@ -257,7 +267,12 @@ impl Router {
     pub fn next_release(&self, now: Moment) -> Option<Moment> {
         let state = self.state.lock();
         let overdue = state.queue.first_overdue()?;
-        Some(state.ledger.next_below(now, self.settings.queue.hold_above).map_or(overdue, |below| below.min(overdue)))
+        Some(
+            state
+                .ledger
+                .next_below(now, self.settings.load().queue.hold_above)
+                .map_or(overdue, |below| below.min(overdue)),
+        )
     }
 
     /// Takes a held request out of the queue; `false`: it is not there, because it was released or given up
@@ -310,7 +325,7 @@ impl Router {
     pub(crate) fn survey<'a>(&self, now: Moment, job: &Job<'a>, blocks: Blocks) -> Survey<'a> {
         let allowed = |candidate: &&Candidate| job.pin.is_none_or(|pin| pin.allows(candidate.target));
         let mut survey = survey(&self.index, now, job, job.candidates.iter().filter(allowed));
-        if !self.settings.track_active_blocks || blocks == Blocks::Ignored {
+        if !self.settings.load().track_active_blocks || blocks == Blocks::Ignored {
             survey.prompts.iter_mut().for_each(|prompt| prompt.blocks = SequenceBlocks::default());
         }
         survey
@@ -328,11 +343,11 @@ impl Router {
         let chain = choice.scene.prompts[surveyed.prompt].chain.as_deref().filter(|chain| !chain.is_empty())?;
         match candidate.cache {
             CacheSource::Predicted => {
-                Some(self.index.predict(target, namespace, chain, now, self.settings.prediction_ttl))
+                Some(self.index.predict(target, namespace, chain, now, self.settings.load().prediction_ttl))
             }
-            CacheSource::Events if self.settings.speculative => {
-                let ttl =
-                    self.settings.speculative_ttl + Duration::from_secs_f64((standing.backlog_ms + wait_ms) / 1e3);
+            CacheSource::Events if self.settings.load().speculative => {
+                let ttl = self.settings.load().speculative_ttl
+                    + Duration::from_secs_f64((standing.backlog_ms + wait_ms) / 1e3);
                 Some(self.index.speculate(target, namespace, chain, now, ttl))
             }
             CacheSource::Events => None,

@@ -84,6 +84,12 @@ pub(crate) struct ServeArgs {
     /// File that holds the token of the admin listener.
     #[arg(long, value_name = "FILE")]
     pub(crate) admin_token_file: Option<PathBuf>,
+    /// Take the listening sockets of the process that runs with this configuration, which then ends with what it has begun.
+    #[arg(long)]
+    pub(crate) takeover: bool,
+    /// File that keeps the workers which operators add and take out, over a restart.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) state_file: Option<PathBuf>,
     /// Listen beyond this machine without an API key.
     #[arg(long)]
     pub(crate) insecure_open: bool,

@@ -34,7 +34,7 @@ pub(crate) struct DoctorArgs {
 /// Exit code 0 when no check failed, 1 when one did, that of `serve` for settings with which it would not start.
 pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
     let settings = match serve::checked(&args.serve) {
-        Ok((settings, _)) => settings,
+        Ok(checked) => checked.settings,
         Err(problems) => {
             if args.json {
                 print_json(&doctor::bad_configuration(&problems));

@@ -13,19 +13,40 @@ pub(crate) struct Draining {
     phase: watch::Sender<Phase>,
     begun: watch::Sender<Option<Begun>>,
     ended: watch::Sender<Option<Drained>>,
-    usual: Duration,
+    usual: Usual,
     clock: Clock,
+}
+
+/// How long things take where whoever begins does not say.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Usual {
+    /// New connections are still served, for those who do not know yet.
+    pub(crate) grace: Duration,
+    /// Running requests may take so long.
+    pub(crate) timeout: Duration,
+}
+
+/// Who takes new connections during a drain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NewConnections {
+    /// This process, for a while.
+    Served,
+    /// Nobody.
+    Refused,
+    /// Another process, which has our listening sockets.
+    HandedOver,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Begun {
     since: OffsetDateTime,
+    grace: Duration,
     timeout: Duration,
 }
 
 impl Draining {
-    /// Running requests may take `usual`, where whoever begins does not say.
-    pub(crate) fn new(usual: Duration, clock: Clock) -> Arc<Self> {
+    /// Not begun.
+    pub(crate) fn new(usual: Usual, clock: Clock) -> Arc<Self> {
         let (phase, begun) = (watch::Sender::default(), watch::Sender::default());
         Arc::new(Self { phase, begun, ended: watch::Sender::default(), usual, clock })
     }
@@ -41,8 +62,10 @@ impl Draining {
         let time_up = async {
             let mut begun = self.begun.subscribe();
             // Ends with the sender only, which is `self`.
-            if let Ok(begun) = begun.wait_for(Option::is_some).await.map(|begun| *begun) {
-                tokio::time::sleep(begun.map_or(self.usual, |begun| begun.timeout)).await;
+            if let Ok(Some(begun)) = begun.wait_for(Option::is_some).await.map(|begun| *begun) {
+                tokio::time::sleep(begun.grace).await;
+                self.reach(Phase::Drain);
+                tokio::time::sleep(begun.timeout).await;
                 self.cut();
             }
             std::future::pending::<Drained>().await
@@ -54,19 +77,37 @@ impl Draining {
         self.ended.send_replace(Some(drained));
     }
 
-    /// No new connections; running requests may take `timeout`. A repeated call changes nothing.
-    pub(crate) fn begin(&self, timeout: Option<Duration>) {
-        let begun = Begun { since: self.clock.wall(), timeout: timeout.unwrap_or(self.usual) };
+    /// Ends with what runs, which may take `timeout`. A repeated call changes nothing.
+    pub(crate) fn begin(&self, new_connections: NewConnections, timeout: Option<Duration>) {
+        let grace = if new_connections == NewConnections::Refused { Duration::ZERO } else { self.usual.grace };
+        let begun = Begun { since: self.clock.wall(), grace, timeout: timeout.unwrap_or(self.usual.timeout) };
         let first = self.begun.send_if_modified(|known| known.is_none() && known.replace(begun).is_none());
         if first {
-            tracing::info!(timeout_s = begun.timeout.as_secs_f64(), "draining: running requests may end");
-            self.phase.send_replace(Phase::Drain);
+            tracing::info!(
+                grace_s = begun.grace.as_secs_f64(),
+                timeout_s = begun.timeout.as_secs_f64(),
+                "draining: running requests may end"
+            );
+            self.reach(match new_connections {
+                NewConnections::Served => Phase::Leaving,
+                NewConnections::Refused => Phase::Drain,
+                NewConnections::HandedOver => Phase::HandedOver,
+            });
         }
     }
 
     /// Cuts what still runs.
     pub(crate) fn cut(&self) {
-        self.phase.send_replace(Phase::Cut);
+        self.reach(Phase::Cut);
+    }
+
+    /// There is no way back.
+    fn reach(&self, phase: Phase) {
+        self.phase.send_if_modified(|reached| {
+            let news = *reached < phase;
+            *reached = phase.max(*reached);
+            news
+        });
     }
 
     /// Waits until the listener has ended.

@@ -106,7 +106,7 @@ async fn until_signal(settings: &Settings, token: Option<Token>, print_ready: bo
     });
     let access = Access { token, loopback: settings.admin.listen.is_local() };
     let (stop, stopped) = watch::channel(false);
-    let served = tokio::spawn(admin::serve_routes(indexer::stand_alone(indexer), access, listener, stopped));
+    let served = tokio::spawn(admin::serve_routes(indexer::stand_alone(indexer), access, Arc::new(listener), stopped));
     match stops {
         Ok(mut stops) => drop(stops.next().await),
         Err(_) => std::future::pending().await,

@@ -1,24 +1,44 @@
 //! The log, on stderr.
 
-use std::io::IsTerminal;
+use std::{io::IsTerminal, sync::OnceLock};
 
 use config::{Level, LogFormat, Logging};
 use tracing_subscriber::{EnvFilter, fmt};
 
+/// Sets the level of the log that was started.
+static SET_LEVEL: OnceLock<Box<dyn Fn(Level) + Send + Sync>> = OnceLock::new();
+
 /// Starts the log. Later calls change nothing, so that a demo with two routers in one process has one log.
 pub(crate) fn start(logging: &Logging) {
-    let level = match logging.level {
-        Level::Trace => "trace",
-        Level::Debug => "debug",
-        Level::Info => "info",
-        Level::Warn => "warn",
-        Level::Error => "error",
-    };
     let pretty = match logging.format {
         LogFormat::Pretty => true,
         LogFormat::Json => false,
         LogFormat::Auto => std::io::stderr().is_terminal(),
     };
-    let log = fmt().with_env_filter(EnvFilter::new(level)).with_writer(std::io::stderr);
-    let _ = if pretty { log.with_ansi(logging.enable_colors).try_init() } else { log.json().try_init() };
+    let log = fmt().with_env_filter(filter(logging.level)).with_writer(std::io::stderr);
+    // A handle knows the type of what it sets, which the two forms do not share.
+    if pretty {
+        let log = log.with_ansi(logging.enable_colors).with_filter_reloading();
+        let handle = log.reload_handle();
+        if log.try_init().is_ok() {
+            let _ = SET_LEVEL.set(Box::new(move |level| drop(handle.reload(filter(level)))));
+        }
+    } else {
+        let log = log.json().with_filter_reloading();
+        let handle = log.reload_handle();
+        if log.try_init().is_ok() {
+            let _ = SET_LEVEL.set(Box::new(move |level| drop(handle.reload(filter(level)))));
+        }
+    }
+}
+
+/// Logs from this level on.
+pub(crate) fn set_level(level: Level) {
+    if let Some(set) = SET_LEVEL.get() {
+        set(level);
+    }
+}
+
+fn filter(level: Level) -> EnvFilter {
+    EnvFilter::new(level.as_str())
 }

@@ -10,6 +10,7 @@ mod events_command;
 mod explain;
 mod indexer_command;
 mod limits;
+mod live;
 mod logged;
 mod logging;
 mod output;
@@ -18,6 +19,7 @@ mod serve;
 mod settings;
 mod signals;
 mod simulate_command;
+mod takeover;
 mod text_file;
 mod wire_up;
 

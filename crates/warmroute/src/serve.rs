@@ -5,13 +5,15 @@ use std::{process::ExitCode, sync::Arc};
 use admin::Token;
 use config::{Problem, Settings};
 use fleet::Verdict;
-use gateway::Keys;
+use gateway::{Drained, Keys};
 use serde_json::json;
 
 use crate::{
     cli::ServeArgs,
+    drain::NewConnections,
+    live::Sources,
     logging, output, settings,
-    signals::Stops,
+    signals::{Stop, Stops},
     wire_up::{self, Extras, Running},
 };
 
@@ -20,7 +22,7 @@ const CUT_STREAMS: u8 = 3;
 
 /// Checks everything that can be checked before a port is bound, then serves until a signal.
 pub(crate) fn run(args: &ServeArgs) -> ExitCode {
-    let (settings, token) = match checked(args) {
+    let Checked { settings, token, sources } = match checked(args) {
         Ok(checked) => checked,
         Err(problems) => return settings::refuse(&problems),
     };
@@ -30,45 +32,64 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
         keys: settings::api_key(args).as_deref().map_or_else(Keys::default, Keys::one),
         token,
         on_verdict: Arc::new(|verdict: &Verdict| output::err(&verdict.to_string())),
+        takeover: args.takeover,
     };
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if let Some(threads) = settings.server.runtime_threads {
         runtime.worker_threads(usize::try_from(threads.get()).unwrap_or(usize::MAX));
     }
     match runtime.enable_all().build() {
-        Ok(runtime) => runtime.block_on(serve(settings, extras, args.print_ready)),
+        Ok(runtime) => runtime.block_on(serve(settings, sources, extras, args.print_ready)),
         Err(error) => fail(&format!("the runtime could not be started: {error}")),
     }
 }
 
+/// What a start goes by.
+pub(crate) struct Checked {
+    pub(crate) settings: Settings,
+    pub(crate) token: Option<Token>,
+    pub(crate) sources: Sources,
+}
+
 /// Everything that can be checked before a port is bound or a worker asked.
-pub(crate) fn checked(args: &ServeArgs) -> Result<(Settings, Option<Token>), Vec<Problem>> {
-    let settings = settings::load(args.config.as_deref(), settings::environment(), &settings::overrides(args))?;
+pub(crate) fn checked(args: &ServeArgs) -> Result<Checked, Vec<Problem>> {
+    let mut sources = Sources::read(args.config.clone(), settings::environment(), settings::overrides(args))?;
+    let mut settings = sources.settings()?;
+    sources.remember(&settings)?;
+    settings = sources.settings()?;
     let mut problems = model_file_problems(&settings);
     problems.extend(no_workers(&settings));
     let token = token(&settings).unwrap_or_else(|more| {
         problems.extend(more);
         None
     });
-    if problems.is_empty() { Ok((settings, token)) } else { Err(problems) }
+    if problems.is_empty() { Ok(Checked { settings, token, sources }) } else { Err(problems) }
 }
 
-async fn serve(settings: Settings, extras: Extras, print_ready: bool) -> ExitCode {
+async fn serve(settings: Settings, sources: Sources, extras: Extras, print_ready: bool) -> ExitCode {
     // Caught before anything is started: a signal during the start must not leave anything behind.
     let mut stops = match Stops::catch() {
         Ok(stops) => stops,
         Err(error) => return fail(&format!("signals could not be caught: {error}")),
     };
-    let running = match wire_up::start(settings, extras).await {
+    let running = match wire_up::start(settings, sources, extras).await {
         Ok(running) => running,
         Err(error) => return fail(&error.to_string()),
     };
     announce(&running, print_ready);
-    stops.next().await;
-    tracing::info!("told to stop: a second signal cuts running requests");
     let drained = tokio::select! {
-        drained = running.drain() => drained,
-        _ = stops.next() => running.cut_now().await,
+        stop = stops.next() => {
+            tracing::info!("told to stop: a second signal cuts running requests");
+            // An interrupt is somebody's at a terminal; no balancer has to be told.
+            let refused = stop == Stop::Interrupt;
+            let new_connections = if refused { NewConnections::Refused } else { NewConnections::Served };
+            Ending::Asked(new_connections)
+        }
+        drained = running.handed_over() => Ending::Over(drained),
+    };
+    let drained = match drained {
+        Ending::Over(drained) => drained,
+        Ending::Asked(new_connections) => ended(&running, new_connections, &mut stops).await,
     };
     running.stop().await;
     if drained.cut == 0 {
@@ -76,6 +97,21 @@ async fn serve(settings: Settings, extras: Extras, print_ready: bool) -> ExitCod
     }
     tracing::warn!(cut_streams = drained.cut, "stopped with requests running");
     ExitCode::from(CUT_STREAMS)
+}
+
+/// Why a router ends.
+enum Ending {
+    /// Somebody wants it to.
+    Asked(NewConnections),
+    /// Another one has taken over, and this is how the last requests went.
+    Over(Drained),
+}
+
+async fn ended(running: &Running, new_connections: NewConnections, stops: &mut Stops) -> Drained {
+    tokio::select! {
+        drained = running.drain(new_connections) => drained,
+        _ = stops.next() => running.cut_now().await,
+    }
 }
 
 fn announce(running: &Running, print_ready: bool) {
@@ -103,8 +139,8 @@ fn model_file_problems(settings: &Settings) -> Vec<Problem> {
 }
 
 /// A router with nothing to route to is a mistake, unless the configuration says `workers: []`.
-fn no_workers(settings: &Settings) -> Option<Problem> {
-    if !settings.workers.is_empty() {
+pub(crate) fn no_workers(settings: &Settings) -> Option<Problem> {
+    if !settings.workers.is_empty() || settings.discovery.finds_any() {
         return None;
     }
     if settings.is_set("workers") {

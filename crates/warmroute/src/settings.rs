@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::ExitCode};
 
-use config::{Override, Problem, Settings, Source};
+use config::{MoreWorker, Override, Problem, Settings, Source};
 
 use crate::{
     cli::{LoggingArgs, Pair, ReplicaArgs, RoutingArgs, ServeArgs},
@@ -39,17 +39,36 @@ pub(crate) fn load(
 ) -> Result<Settings, Vec<Problem>> {
     let name = file.map_or_else(|| "configuration".to_owned(), |path| path.display().to_string());
     let text = file.map(|path| read(path, &name)).transpose()?;
+    check(&Given { name: &name, text: text.as_deref(), env: &env, overrides, left_out: &[], more_workers: &[] })
+}
+
+/// Sources that were read.
+pub(crate) struct Given<'a> {
+    /// What the file is called.
+    pub(crate) name: &'a str,
+    pub(crate) text: Option<&'a str>,
+    pub(crate) env: &'a [(String, String)],
+    pub(crate) overrides: &'a [Override],
+    /// Names of workers of the sources above that are left out.
+    pub(crate) left_out: &'a [String],
+    pub(crate) more_workers: &'a [MoreWorker],
+}
+
+/// The settings that sources make together.
+pub(crate) fn check(given: &Given<'_>) -> Result<Settings, Vec<Problem>> {
     config::load(Source {
-        name: &name,
-        text: text.as_deref(),
-        env: &env,
+        name: given.name,
+        text: given.text,
+        env: given.env,
         own_env: OWN_ENV,
-        overrides,
+        overrides: given.overrides,
+        left_out: given.left_out,
+        more_workers: given.more_workers,
         check_url: |url| url.parse::<net::WorkerUrl>().map(|url| url.worker_name()).map_err(|error| error.to_string()),
     })
 }
 
-fn read(path: &Path, name: &str) -> Result<String, Vec<Problem>> {
+pub(crate) fn read(path: &Path, name: &str) -> Result<String, Vec<Problem>> {
     let bytes = std::fs::read(path).map_err(|error| vec![Problem::unreadable(name, error.to_string())])?;
     String::from_utf8(bytes)
         .map_err(|error| vec![Problem::not_utf8(name, &error.as_bytes()[..error.utf8_error().valid_up_to()])])
@@ -81,6 +100,7 @@ pub(crate) fn overrides(args: &ServeArgs) -> Vec<Override> {
     for Pair(worker, endpoint) in &args.kv_events {
         set.one(&format!("workers[{worker:?}].kv_events.endpoint"), endpoint, "--kv-events");
     }
+    set.maybe("discovery.state_file", args.state_file.as_ref().map(|path| path.display()), "--state-file");
     set.maybe("admin.token_file", args.admin_token_file.as_ref().map(|path| path.display()), "--admin-token-file");
     // A key protects the listener just as well as saying that it is meant to be open.
     if args.insecure_open || api_key(args).is_some() {

@@ -9,12 +9,12 @@ use std::{
     time::Duration,
 };
 
-use admin::{Access, AdminParts, Doctor, Drain, DryRun, Token};
-use config::{BlockHashKind, Listen, Settings};
+use admin::{Access, AdminParts, Doctor, Drain, DryRun, Takeover, Token};
+use config::{BlockHashKind, Listen, Problem, Settings};
 use doctor::{Options, Probe, Surroundings, USUAL_TIMEOUT};
-use fleet::{Fleet, FleetParts, HubCache, OnVerdict};
+use fleet::{Fleet, FleetParts, HubCache, OnVerdict, Roster};
 use gateway::{
-    Connector, DecisionLog, DecisionLogSettings, Disaggregation, Drained, Gateway, GatewayParts, Keys, Limits,
+    Connector, DecisionLog, DecisionLogSettings, Disaggregation, Drained, Gateway, GatewayParts, InForce, Keys, Limits,
     RetryRules, Rules, Waiting,
 };
 use indexer::{Indexer, IndexerParts};
@@ -31,12 +31,20 @@ use routing::{
 };
 use tokio::{sync::watch, task::JoinHandle};
 
-use crate::drain::Draining;
+use crate::{
+    drain::{Draining, NewConnections, Usual},
+    live::{self, Live, Sources},
+    serve,
+    takeover::{self, Door, Given, Handing},
+};
 
 /// Most header fields of a request.
 const MAX_HEADERS: usize = 100;
 /// A client that takes nothing of its reply for this long is given up.
 const CLIENT_STALL: Duration = Duration::from_secs(300);
+
+/// Before a process that takes over accepts: long enough for workers that answer.
+const LONGEST_FIRST_LOOK: Duration = Duration::from_secs(15);
 
 /// What the settings do not hold.
 pub(crate) struct Extras {
@@ -46,6 +54,8 @@ pub(crate) struct Extras {
     pub(crate) token: Option<Token>,
     /// Told what was found at each worker.
     pub(crate) on_verdict: OnVerdict,
+    /// Whether a running process is asked for its listening sockets.
+    pub(crate) takeover: bool,
 }
 
 /// Why nothing was started.
@@ -55,6 +65,8 @@ pub(crate) enum StartError {
     Listen(ListenError),
     /// The fleet could not be made.
     Fleet(fleet::StartError),
+    /// A running process keeps its listening sockets.
+    Takeover(String),
 }
 
 impl std::fmt::Display for StartError {
@@ -62,6 +74,7 @@ impl std::fmt::Display for StartError {
         match self {
             Self::Listen(error) => error.fmt(f),
             Self::Fleet(error) => error.fmt(f),
+            Self::Takeover(error) => error.fmt(f),
         }
     }
 }
@@ -92,19 +105,40 @@ pub(crate) struct Running {
     pub(crate) fleet: Arc<Fleet>,
     stop: watch::Sender<bool>,
     draining: Arc<Draining>,
+    handing: Arc<Handing>,
     data_task: JoinHandle<()>,
+    watch_task: JoinHandle<()>,
     admin_task: JoinHandle<()>,
     log_task: Option<JoinHandle<()>>,
 }
 
 /// Binds both listeners, then starts everything behind them. A worker that is down does not stop the start.
-pub(crate) async fn start(settings: Settings, extras: Extras) -> Result<Running, StartError> {
-    let data = net::listen(&address(&settings.server.listen).chosen_by("--port")).await?;
-    let admin = net::listen(&address(&settings.admin.listen).chosen_by("--admin-listen")).await?;
-    start_on(settings, extras, data, admin)
+pub(crate) async fn start(settings: Settings, sources: Sources, extras: Extras) -> Result<Running, StartError> {
+    let mut given = match extras.takeover {
+        true => takeover::ask(&settings).await.map_err(StartError::Takeover)?,
+        false => None,
+    };
+    let data = open(Door::Data, &address(&settings.server.listen).chosen_by("--port"), given.as_mut()).await?;
+    let admin = open(Door::Admin, &address(&settings.admin.listen).chosen_by("--admin-listen"), given.as_mut()).await?;
+    start_on(settings, sources, extras, (data, admin), given).await
 }
 
-fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener) -> Result<Running, StartError> {
+/// Binds a listener, or takes it from the process that has it.
+async fn open(door: Door, wanted: &ListenAddr, given: Option<&mut Given>) -> Result<Arc<Listener>, StartError> {
+    match given.and_then(|given| given.listener(door, wanted)) {
+        Some(Ok(listener)) => Ok(Arc::new(listener)),
+        Some(Err(error)) => Err(StartError::Takeover(format!("{wanted} was given and cannot be used: {error}"))),
+        None => Ok(Arc::new(net::listen(wanted).await?)),
+    }
+}
+
+async fn start_on(
+    settings: Settings,
+    sources: Sources,
+    extras: Extras,
+    (data, admin): (Arc<Listener>, Arc<Listener>),
+    given: Option<Given>,
+) -> Result<Running, StartError> {
     let clock = Clock::system();
     let mut registry = Registry::default();
     let scheme = scheme(&settings);
@@ -128,17 +162,14 @@ fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener)
     let (limits, rules) = (limits(&settings), rules(&settings, scheme));
     let (admin_token, admin_local) = (extras.token, settings.admin.listen.is_local());
     let serve_metrics = settings.metrics.enabled;
-    let draining = Draining::new(settings.server.drain_timeout, clock);
+    let usual = Usual { grace: settings.server.drain_grace, timeout: settings.server.drain_timeout };
+    let draining = Draining::new(usual, clock);
     let fleet = Arc::new(Fleet::start(
         FleetParts {
-            workers: settings.workers,
+            roster: Roster::of(&settings),
             models: settings.models,
-            kv_events: settings.kv_events,
             kv_cache_index: settings.kv_cache_index,
             max_prefix_length: settings.prefix_routing.max_prefix_length,
-            health_checks: settings.health_checks,
-            circuit_breaker: settings.circuit_breaker,
-            connect_timeout: settings.request.connect_timeout,
             hub_cache: HubCache::from_env(|name| std::env::var(name).ok()),
             index: Arc::clone(&index),
             scheme,
@@ -156,7 +187,7 @@ fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener)
         };
         DecisionLog::new(settings, &mut registry)
     });
-    let gateway = Arc::new(Gateway::new(
+    let gateway = InForce::new(Gateway::new(
         GatewayParts {
             fleet: Arc::clone(&fleet),
             router: Arc::clone(&router),
@@ -178,6 +209,16 @@ fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener)
         destinations: Destinations::Engines,
         residents: admin::residents(Arc::clone(&fleet)),
     });
+    let parts = live::Parts {
+        fleet: Arc::clone(&fleet),
+        router: Arc::clone(&router),
+        gateway: Arc::clone(&gateway),
+        scheme,
+        clock,
+    };
+    let doors = vec![(Door::Data, Arc::downgrade(&data)), (Door::Admin, Arc::downgrade(&admin))];
+    let handing = Handing::new(doors, Arc::clone(&draining));
+    let live = Live::new(parts, Arc::clone(&in_force), sources, &mut registry);
     let parts = AdminParts {
         fleet: Arc::clone(&fleet),
         router,
@@ -186,35 +227,62 @@ fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener)
         ring: Arc::clone(&ring),
         parity,
         prefix_tally,
-        settings: in_force,
+        control: Arc::clone(&live) as Arc<dyn admin::Control>,
         registry: Arc::new(RwLock::new(registry)),
         serve_metrics,
         drain: drain(&draining, &gateway),
+        takeover: Takeover::new({
+            let handing = Arc::clone(&handing);
+            move |socket| handing.to(socket)
+        }),
         doctor: look,
         dry_run: dry_run(&gateway, limits.max_body_bytes),
         clock,
     };
     let access = Access { token: admin_token, loopback: admin_local };
     let (stop, stopped) = watch::channel(false);
-    let data_address = data.address();
-    let listening = gateway::serve(gateway, data, draining.phases());
-    Ok(Running {
+    let (data_address, admin_address) = (data.address(), admin.address());
+    if given.is_some() {
+        // Whoever is accepted from now on is to find workers that are known: the other process serves meanwhile.
+        let _ = tokio::time::timeout(LONGEST_FIRST_LOOK, fleet.first_verdicts()).await;
+    }
+    let listening = gateway::serve(gateway, vec![data], draining.phases());
+    let running = Running {
         data: data_address,
-        admin: admin.address(),
+        admin: admin_address,
         ring,
         fleet,
         stop,
+        watch_task: tokio::spawn(live::watch(live)),
         data_task: tokio::spawn(Arc::clone(&draining).carry(listening)),
         draining,
+        handing,
         log_task: log.map(|log| tokio::spawn(log.write(stopped.clone()))),
         admin_task: tokio::spawn(admin::serve(parts, access, admin, stopped)),
-    })
+    };
+    if let Some(given) = given {
+        given.taken_over().map_err(|error| {
+            StartError::Takeover(format!("the process that gave its listening sockets is gone: {error}"))
+        })?;
+    }
+    Ok(running)
 }
 
 impl Running {
-    /// Stops taking connections and lets running requests end; resolves when they have, or when their time is up.
-    pub(crate) async fn drain(&self) -> Drained {
-        self.draining.begin(None);
+    /// Lets running requests end; resolves when they have, or when their time is up.
+    pub(crate) async fn drain(&self, new_connections: NewConnections) -> Drained {
+        self.draining.begin(new_connections, None);
+        self.draining.ended().await
+    }
+
+    /// Resolves when another process has taken over, and what ran here has ended.
+    pub(crate) async fn handed_over(&self) -> Drained {
+        let mut done = self.handing.done();
+        if done.wait_for(|done| *done).await.is_err() {
+            return std::future::pending().await;
+        }
+        // Operators are the other process's from now on.
+        self.stop.send_replace(true);
         self.draining.ended().await
     }
 
@@ -226,6 +294,7 @@ impl Running {
 
     /// Ends everything that is left, and waits until it is gone.
     pub(crate) async fn stop(self) {
+        self.watch_task.abort();
         self.data_task.abort();
         self.stop.send_replace(true);
         self.fleet.stop().await;
@@ -233,6 +302,14 @@ impl Running {
         if let Some(log) = self.log_task {
             let _ = tokio::time::timeout(Duration::from_secs(5), log).await;
         }
+    }
+}
+
+/// Settings that a running router can go on with: what the check of a file alone does not see.
+pub(crate) fn usable(settings: Settings) -> Result<Settings, Vec<Problem>> {
+    match serve::no_workers(&settings) {
+        Some(problem) => Err(vec![problem]),
+        None => Ok(settings),
     }
 }
 
@@ -260,16 +337,17 @@ pub(crate) fn surroundings(settings: &Settings, api_key: bool) -> Surroundings {
 }
 
 /// The end of the data listener, for operators.
-fn drain(draining: &Arc<Draining>, gateway: &Arc<Gateway>) -> Drain {
+fn drain(draining: &Arc<Draining>, gateway: &Arc<InForce>) -> Drain {
     let (begins, tells, gateway) = (Arc::clone(draining), Arc::clone(draining), Arc::clone(gateway));
-    Drain::new(move |timeout| begins.begin(timeout), move || tells.status(gateway.running_requests()))
+    let begin = move |timeout| begins.begin(NewConnections::Served, timeout);
+    Drain::new(begin, move || tells.status(gateway.now().running_requests()))
 }
 
 /// The request path's own answer to who would get a request.
-fn dry_run(gateway: &Arc<Gateway>, max_body_bytes: usize) -> DryRun {
+fn dry_run(gateway: &Arc<InForce>, max_body_bytes: usize) -> DryRun {
     let gateway = Arc::clone(gateway);
     DryRun::new(max_body_bytes, move |body| {
-        let gateway = Arc::clone(&gateway);
+        let gateway = gateway.now();
         async move { gateway.dry_run(body).await }
     })
 }
@@ -349,7 +427,7 @@ fn scoring(scoring: &config::Scoring) -> ScoringSettings {
     }
 }
 
-fn limits(settings: &Settings) -> Limits {
+pub(crate) fn limits(settings: &Settings) -> Limits {
     let server = &settings.server;
     Limits {
         max_head_bytes: server.max_head_bytes,
@@ -365,7 +443,7 @@ fn limits(settings: &Settings) -> Limits {
     }
 }
 
-fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
+pub(crate) fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
     let (request, retry) = (&settings.request, &settings.retry);
     Rules {
         timeout: request.timeout,

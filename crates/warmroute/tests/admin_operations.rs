@@ -100,7 +100,7 @@ fn drain(routed: &Routed, body: &str) -> RawReply {
 #[test]
 #[contract("V43")]
 fn a_drain_lets_running_requests_end_takes_no_new_ones_and_can_be_asked_about_until_the_end() {
-    let routed = Routed::start(&[SLOW]);
+    let routed = Routed::with(&[SLOW], "server: {drain_grace: 0s}\n", &[]);
     let template = json!({"draining": "bool", "since": "null|time", "open_streams": "int", "cut_streams": "int"});
     let status = || get(&routed.router, "/admin/drain/status").json();
     let before = status();
@@ -137,7 +137,7 @@ fn a_drain_lets_running_requests_end_takes_no_new_ones_and_can_be_asked_about_un
 #[test]
 #[contract("V43")]
 fn a_request_that_outlasts_the_asked_time_is_cut_and_counted_and_the_exit_code_says_so() {
-    let routed = Routed::start(&[SLOW]);
+    let routed = Routed::with(&[SLOW], "server: {drain_grace: 0s}\n", &[]);
     let (mut client, begun) = streaming(&routed, 5000);
     assert_eq!(drain(&routed, r#"{"timeout":"50ms"}"#).status, 200);
     let reply = client.body(begun);

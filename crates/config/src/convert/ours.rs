@@ -117,8 +117,16 @@ pub(super) fn quoted(text: &str) -> String {
 
 /// The keys that this version refuses, found by loading the text; entries of a list count once, as `workers[].role`.
 fn refused(body: &str) -> Vec<String> {
-    let source =
-        Source { name: "", text: Some(body), env: &[], own_env: &[], overrides: &[], check_url: |url| Ok(host(url)) };
+    let source = Source {
+        name: "",
+        text: Some(body),
+        env: &[],
+        own_env: &[],
+        overrides: &[],
+        left_out: &[],
+        more_workers: &[],
+        check_url: |url| Ok(host(url)),
+    };
     let (_, drafts) = load::read(source);
     let mut problems: Vec<_> = drafts.into_iter().map(|draft| draft.named("")).collect();
     problems.sort_by_key(|problem| (problem.line, problem.column));

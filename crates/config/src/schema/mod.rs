@@ -4,6 +4,7 @@
 //! except the code that puts its value into [`crate::Settings`].
 
 mod content_routing;
+mod discovery;
 mod json;
 mod kinds;
 mod kv;

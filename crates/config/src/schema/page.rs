@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{Built, Key, Kind, LATER_SECTIONS, ROOT};
+use crate::reload::is_fixed;
 
 const HEAD: &str = "# Configuration
 
@@ -18,6 +19,8 @@ two equal.
   bytes. `~` means unset.
 - Unknown keys, keys that stand twice, values out of range: all problems of a file are reported at once, with line and
   column, and the exit code is 78. `warmroute config check` does only that.
+- A changed file is taken over while the program runs, as are SIGHUP and `POST /admin/reload`; what is marked \"counts
+  from the next start on\" waits. A file with a problem changes nothing.
 - What is marked \"not built yet\" is known, but this version accepts only its default.
 
 ";
@@ -74,8 +77,10 @@ fn rows(keys: &[Key], path: &str, out: &mut String) {
 fn row(key: &Key, path: &str, out: &mut String) {
     let default = if key.default.is_empty() { "\"\"" } else { key.default };
     let later = if key.built == Built::Later { " *Not built yet.*" } else { "" };
+    let fixed = if later.is_empty() && is_fixed(path) { " *Counts from the next start on.*" } else { "" };
     let takes = takes(&key.kind);
-    writeln!(out, "| `{path}` | `{default}` | {takes} | {}{later} |", key.doc).expect("a String takes everything");
+    writeln!(out, "| `{path}` | `{default}` | {takes} | {}{later}{fixed} |", key.doc)
+        .expect("a String takes everything");
 }
 
 fn takes(kind: &Kind) -> String {

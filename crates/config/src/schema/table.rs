@@ -3,6 +3,7 @@
 use super::{
     Built, Choice, Key, Kind, Range,
     content_routing::{SEMANTIC_CLUSTERS, SHARED_PREFIX_ROUTING},
+    discovery::DISCOVERY,
     key,
     kinds::{
         ANY_INT, ANY_PORT, AUTO, BLOCK_SIZE, COUNT, PAUSE, PORT, RATIO, SECONDS, SECONDS_OR_ZERO, STATUS, section, size,
@@ -26,6 +27,7 @@ pub(crate) const ROOT: &[Key] = &[
         "[]",
         "The engines (alias `backends`). An entry is a mapping, or just `[NAME=]URL`.",
     ),
+    section("discovery", DISCOVERY, "Workers that are found, beside those of `workers`."),
     section("models", MODELS, "Where tokenizers and chat templates come from."),
     section("routing", ROUTING, "How a worker is chosen."),
     section("disaggregation", DISAGGREGATION, "How prompts are computed apart from their replies."),
@@ -50,7 +52,7 @@ pub(crate) const ROOT: &[Key] = &[
 ];
 
 /// Sections that are known by name only: a file that sets one is told so.
-pub(crate) const LATER_SECTIONS: &[&str] = &["discovery", "cache", "model_aggregation", "tenants", "tracing", "compat"];
+pub(crate) const LATER_SECTIONS: &[&str] = &["cache", "model_aggregation", "tenants", "tracing", "compat"];
 
 /// Other names for top-level keys.
 pub(crate) const TOP_ALIASES: &[(&str, &[&str])] =
@@ -93,6 +95,13 @@ const SERVER: &[Key] = &[
     key("keep_alive", SECONDS, "75s", "An idle client connection is closed after this."),
     key("head_timeout", SECONDS, "10s", "A request head must be complete within this."),
     key("drain_timeout", SECONDS_OR_ZERO, "300s", "How long running streams may go on after a stop signal."),
+    key(
+        "drain_grace",
+        SECONDS_OR_ZERO,
+        "5s",
+        "How long new connections are still served after SIGTERM or `POST /admin/drain`, while readiness says no: whoever \
+         balances load needs as long to notice. SIGINT does not wait.",
+    ),
     key("memory_budget", size(64 << 20, 1 << 50), "~", "Memory at which load is shed.").later(),
     key(
         "runtime_threads",

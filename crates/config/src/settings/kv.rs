@@ -5,7 +5,7 @@ use std::{num::NonZeroUsize, time::Duration};
 use super::Redis;
 
 /// Section `kv_events`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct KvEvents {
     /// Whether streams are followed at all.
     pub enabled: bool,

@@ -11,7 +11,7 @@ use kv_blocks::{BlockSize, Role, Tier};
 use crate::Secret;
 
 /// One entry of section `workers`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Worker {
     /// Its name: as given, else `host:port` of the URL. Unique.
     pub name: String,

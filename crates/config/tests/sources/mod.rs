@@ -33,6 +33,8 @@ pub(crate) fn load_all(
         env: &env,
         own_env: &["WARMROUTE_CONFIG"],
         overrides: &overrides,
+        left_out: &[],
+        more_workers: &[],
         check_url,
     })
 }

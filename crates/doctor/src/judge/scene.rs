@@ -41,6 +41,8 @@ pub(crate) fn settings(yaml: &str) -> Settings {
         env: &[],
         own_env: &[],
         overrides: &[],
+        left_out: &[],
+        more_workers: &[],
         check_url: |url| url.parse::<net::WorkerUrl>().map(|url| url.worker_name()).map_err(|error| error.to_string()),
     };
     config::load(source).unwrap_or_else(|problems| panic!("{yaml}: {problems:?}"))

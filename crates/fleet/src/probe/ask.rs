@@ -12,7 +12,7 @@ use net::{
 use crate::health::Check;
 
 /// Who is asked, and how long an answer may take.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Asker {
     url: WorkerUrl,
     headers: HeaderMap,

@@ -14,7 +14,7 @@ use crate::{
 const LARGEST_REPLY: usize = 4 << 20;
 
 /// How one worker is checked.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct HealthCheck {
     /// The worker's own entry.
     pub(crate) own: config::HealthCheck,

@@ -63,7 +63,7 @@ impl Wanted {
 }
 
 /// What decides where a worker's streams are.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StreamSettings {
     pub(crate) own: config::WorkerKvEvents,
     pub(crate) all: config::KvEvents,

@@ -156,7 +156,7 @@ async fn the_default_port_is_tried_when_nobody_says_where_and_the_host_is_the_wo
     let other = FakeEngine::serving("m").await;
     let port = endpoint.port().unwrap();
     let mut alone = parts(vec![worker("w1", &engine.url())]);
-    alone.kv_events.default_port = port;
+    alone.roster.kv_events.default_port = port;
     let running = start(alone);
     live(&running).await;
     assert_eq!(running.fleet.streams()[0].endpoint, endpoint.to_string());
@@ -164,7 +164,7 @@ async fn the_default_port_is_tried_when_nobody_says_where_and_the_host_is_the_wo
 
     // Two engines on one host: whose events would they be?
     let mut shared = parts(vec![worker("w1", &engine.url()), worker("w2", &other.url())]);
-    shared.kv_events.default_port = port;
+    shared.roster.kv_events.default_port = port;
     let running = start(shared);
     running.verdict("w1 ").await;
     running.verdict("w2 ").await;
@@ -180,7 +180,7 @@ async fn each_worker_has_one_subscription_to_the_default_port_of_its_own_host() 
     let (second, _) = publisher(&format!("tcp://127.0.0.2:{port}")).await;
     let engines = [FakeEngine::serving("m").await, FakeEngine::serving_at("127.0.0.2", "m").await];
     let mut parts = parts(vec![worker("w1", &engines[0].url()), worker("w2", &engines[1].url())]);
-    parts.kv_events.default_port = port;
+    parts.roster.kv_events.default_port = port;
     let index = Arc::clone(&parts.index);
     let running = start(parts);
     store(&first, 0, 16).await;
@@ -197,7 +197,7 @@ async fn a_stream_that_goes_while_a_check_hangs_is_seen_before_the_check_ends() 
     let (publisher, endpoint) = publisher("tcp://127.0.0.1:0").await;
     let engine = publishing_engine(&endpoint, 32).await;
     let mut parts = parts(vec![worker("w1", &engine.url())]);
-    parts.health_checks.timeout = Duration::from_secs(3600);
+    parts.roster.health_checks.timeout = Duration::from_secs(3600);
     let running = start(parts);
     live(&running).await;
     let checks = || engine.heads().iter().filter(|head| head.starts_with("GET /health ")).count();

@@ -77,7 +77,7 @@ async fn events_are_not_followed_when_they_are_switched_off() {
     engine.vllm(32);
     engine.answer("/kv_event_sources", 200, r#"{"0":{"endpoint":"tcp://*:1","topic":""}}"#);
     let mut parts = parts(vec![worker("w1", &engine.url())]);
-    parts.kv_events.enabled = false;
+    parts.roster.kv_events.enabled = false;
     let running = start(parts);
     running.verdict(" events=off ").await;
     assert!(running.fleet.streams().is_empty());
@@ -213,7 +213,7 @@ async fn a_side_answer_that_does_not_come_takes_nothing_away() {
     engine.vllm(32);
     engine.answer("/kv_event_sources", 200, r#"{"0":{"endpoint":"tcp://*:1"},"1":{"endpoint":"tcp://*:2"}}"#);
     let mut parts = parts(vec![worker("w1", &engine.url())]);
-    parts.health_checks.timeout = Duration::from_millis(300);
+    parts.roster.health_checks.timeout = Duration::from_millis(300);
     let running = start(parts);
     let known = |view: &WorkerView| {
         (view.engine, view.version.as_deref().map(str::to_owned), view.num_blocks, view.block_size, view.dp_ranks())

@@ -58,7 +58,7 @@ async fn a_refused_request_takes_the_worker_out_at_once_and_a_restart_brings_it_
 async fn a_process_that_ended_is_counted_once_also_when_it_is_back_before_anybody_looked() {
     let mut engine = FakeEngine::serving("m").await;
     let mut parts = parts(vec![worker("w1", &engine.url())]);
-    parts.health_checks.unhealthy_threshold = NonZeroU32::MIN;
+    parts.roster.health_checks.unhealthy_threshold = NonZeroU32::MIN;
     let running = start(parts);
     let view = running.ready("w1").await;
     assert_eq!(view.ended, 0);
@@ -169,7 +169,7 @@ async fn a_worker_that_accepts_and_never_answers_holds_up_nobody() {
     stuck.hang("/health");
     let well = FakeEngine::serving("m").await;
     let mut parts = parts(vec![worker("stuck", &stuck.url()), worker("well", &well.url())]);
-    parts.health_checks.timeout = Duration::from_millis(300);
+    parts.roster.health_checks.timeout = Duration::from_millis(300);
     let running = start(parts);
     running.ready("well").await;
     running.verdict("down did not answer /health within 300ms").await;
@@ -181,7 +181,7 @@ async fn stopping_in_the_middle_of_a_check_does_not_wait_for_its_answer() {
     let stuck = FakeEngine::serving("m").await;
     stuck.hang("/health");
     let mut parts = parts(vec![worker("stuck", &stuck.url())]);
-    parts.health_checks.timeout = Duration::from_secs(3600);
+    parts.roster.health_checks.timeout = Duration::from_secs(3600);
     let running = start(parts);
     while stuck.heads().is_empty() {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -211,8 +211,8 @@ async fn a_restarted_worker_is_back_in_use_soon_after_it_answers_however_slow_it
     let mut engine = FakeEngine::serving("m").await;
     engine.vllm(32);
     let mut parts = parts(vec![worker("w1", &engine.url())]);
-    parts.health_checks.recovery_interval = Duration::from_millis(250);
-    parts.health_checks.recovery_max_interval = Duration::from_millis(250);
+    parts.roster.health_checks.recovery_interval = Duration::from_millis(250);
+    parts.roster.health_checks.recovery_max_interval = Duration::from_millis(250);
     let running = start(parts);
     let view = running.ready("w1").await;
     let clock = net::Clock::system();
@@ -240,7 +240,7 @@ async fn a_restarted_worker_is_back_in_use_soon_after_it_answers_however_slow_it
 async fn a_refused_request_empties_the_predictions_also_of_a_worker_that_was_down_already() {
     let engine = FakeEngine::serving("m").await;
     let mut parts = parts(vec![worker("w1", &engine.url())]);
-    parts.health_checks.unhealthy_threshold = NonZeroU32::MIN;
+    parts.roster.health_checks.unhealthy_threshold = NonZeroU32::MIN;
     let (index, clock) = (Arc::clone(&parts.index), parts.clock);
     let running = start(parts);
     let view = running.ready("w1").await;

@@ -40,7 +40,7 @@ async fn a_worker_that_passes_checks_and_fails_requests_is_ejected_but_never_the
 async fn when_no_worker_is_ready_those_that_served_before_are_offered_and_said_to_be_a_last_resort() {
     let mut engine = FakeEngine::serving("m").await;
     let mut parts = parts(vec![worker("w1", &engine.url())]);
-    parts.health_checks.interval = std::time::Duration::from_millis(20);
+    parts.roster.health_checks.interval = std::time::Duration::from_millis(20);
     let running = start(parts);
     running.ready("w1").await;
     // The probe path is broken; the port is not.

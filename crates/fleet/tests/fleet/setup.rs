@@ -10,7 +10,7 @@ use config::{
     BlockHashKind, ChatTemplate, CheckMethod, CircuitBreaker, EventSource, HealthCheck, HealthChecks, KvCacheIndex,
     KvEvents, Model, Models, Offloading, Prediction, ReplayEndpoint, Scoring, Tokenizer, Worker, WorkerKvEvents,
 };
-use fleet::{Fleet, FleetParts, HubCache, Snapshot, WorkerView};
+use fleet::{Fleet, FleetParts, HubCache, Roster, Snapshot, WorkerView};
 use kv_blocks::{HashScheme, Role, Tier};
 use kv_index::{IndexSettings, KvIndex};
 use parking_lot::Mutex;
@@ -59,23 +59,45 @@ pub(crate) fn models(tokenizer: Tokenizer) -> Models {
 pub(crate) fn parts(workers: Vec<Worker>) -> FleetParts {
     let few = |number| NonZeroU32::new(number).unwrap();
     FleetParts {
-        workers,
-        models: models(Tokenizer::Auto),
-        kv_events: KvEvents {
-            enabled: true,
-            memory_budget: 1 << 26,
-            block_hash: BlockHashKind::Xxh3,
-            block_hash_seed: 1337,
-            // Nothing listens on port 1: no test follows a stranger's stream.
-            default_port: 1,
-            topic_filter: String::new(),
-            replay: true,
-            max_message: 1 << 20,
-            queue_batches: 1024,
-            max_events_per_second: 1_000_000,
-            stale_after: Duration::from_secs(60),
-            prediction: Prediction { ttl: Duration::from_secs(120), max_blocks: 1024, prune_target_ratio: 0.8 },
+        roster: Roster {
+            workers,
+            kv_events: KvEvents {
+                enabled: true,
+                memory_budget: 1 << 26,
+                block_hash: BlockHashKind::Xxh3,
+                block_hash_seed: 1337,
+                // Nothing listens on port 1: no test follows a stranger's stream.
+                default_port: 1,
+                topic_filter: String::new(),
+                replay: true,
+                max_message: 1 << 20,
+                queue_batches: 1024,
+                max_events_per_second: 1_000_000,
+                stale_after: Duration::from_secs(60),
+                prediction: Prediction { ttl: Duration::from_secs(120), max_blocks: 1024, prune_target_ratio: 0.8 },
+            },
+            health_checks: HealthChecks {
+                enabled: true,
+                interval: Duration::from_secs(30),
+                timeout: Duration::from_secs(10),
+                unhealthy_threshold: few(3),
+                healthy_threshold: few(2),
+                endpoint: None,
+                warmup_check_interval: Duration::from_millis(100),
+                max_warmup_duration: Duration::from_secs(300),
+                recovery_interval: Duration::from_millis(50),
+                recovery_max_interval: Duration::from_millis(200),
+            },
+            circuit_breaker: CircuitBreaker {
+                enabled: true,
+                consecutive_failures: few(5),
+                sweep: Duration::from_secs(10),
+                ejection: Duration::from_secs(30),
+                max_ejected_ratio: 0.5,
+            },
+            connect_timeout: Duration::from_secs(1),
         },
+        models: models(Tokenizer::Auto),
         max_prefix_length: 1024,
         kv_cache_index: KvCacheIndex {
             redis: None,
@@ -94,26 +116,6 @@ pub(crate) fn parts(workers: Vec<Worker>) -> FleetParts {
             offloading: Offloading::Off,
             event_sources: Vec::new(),
         },
-        health_checks: HealthChecks {
-            enabled: true,
-            interval: Duration::from_secs(30),
-            timeout: Duration::from_secs(10),
-            unhealthy_threshold: few(3),
-            healthy_threshold: few(2),
-            endpoint: None,
-            warmup_check_interval: Duration::from_millis(100),
-            max_warmup_duration: Duration::from_secs(300),
-            recovery_interval: Duration::from_millis(50),
-            recovery_max_interval: Duration::from_millis(200),
-        },
-        circuit_breaker: CircuitBreaker {
-            enabled: true,
-            consecutive_failures: few(5),
-            sweep: Duration::from_secs(10),
-            ejection: Duration::from_secs(30),
-            max_ejected_ratio: 0.5,
-        },
-        connect_timeout: Duration::from_secs(1),
         hub_cache: HubCache::default(),
         index: Arc::new(KvIndex::new(IndexSettings::default())),
         scheme: HashScheme::default(),

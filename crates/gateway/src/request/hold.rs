@@ -77,7 +77,7 @@ impl Wait {
 
     /// How long the router may hold the request.
     fn patience(&self, gateway: &Gateway) -> Option<Patience> {
-        let limit = gateway.lobby.rules.busy?;
+        let limit = gateway.lobby.rules().busy?;
         let now = gateway.clock.now();
         let waited = self.begun.as_ref().map_or(Duration::ZERO, |(since, _)| now.since(*since));
         let limit = limit.saturating_sub(waited).min(self.deadline.since(now));
@@ -135,7 +135,7 @@ pub(crate) async fn place(
             Place::Refused(refusal) => refusal,
         };
         let until = if is_busy(&refusal) {
-            let limit = gateway.lobby.rules.busy.filter(|_| may_wait);
+            let limit = gateway.lobby.rules().busy.filter(|_| may_wait);
             limit.map(|limit| wait.until(gateway, "busy", limit))
         } else if may_wait {
             until_anybody(gateway, wait)
@@ -201,7 +201,7 @@ async fn look_again(gateway: &Gateway, until: Moment, over: impl FnOnce() -> Api
 
 /// Until when any worker at all is waited for; `None`: not at all.
 fn until_anybody(gateway: &Gateway, wait: &mut Wait) -> Option<Result<Moment, ApiError>> {
-    let limit = gateway.lobby.rules.nobody;
+    let limit = gateway.lobby.rules().nobody;
     (!limit.is_zero()).then(|| wait.until(gateway, "no_worker", limit))
 }
 

@@ -10,6 +10,7 @@ use gateway::Keys;
 use routing::Policy;
 
 use crate::{
+    live::Sources,
     settings,
     wire_up::{self, Extras, Running},
 };
@@ -48,8 +49,8 @@ impl Cluster {
             let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
             anyhow::anyhow!("{}", lines.join("; "))
         })?;
-        let extras = Extras { keys: Keys::default(), token: None, on_verdict: Arc::new(|_| {}) };
-        let router = wire_up::start(settings, extras).await?;
+        let extras = Extras { keys: Keys::default(), token: None, on_verdict: Arc::new(|_| {}), takeover: false };
+        let router = wire_up::start(settings, Sources::default(), extras).await?;
         router.fleet.first_verdicts().await;
         let ready = router.fleet.snapshot().ready();
         anyhow::ensure!(ready == engines.len(), "{ready} of {} engines are ready", engines.len());

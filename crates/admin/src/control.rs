@@ -1,0 +1,78 @@
+//! What operators may change while the router runs. The changing is done by whoever wires the router up: this crate knows
+//! the shapes of calls and answers.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use config::{Problem, Settings};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// What came of a change of the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Reloaded {
+    /// Whether it is in force.
+    pub applied: bool,
+    /// Keys that are in force with other values than before, or would be.
+    pub changed: Vec<String>,
+    /// Keys whose new values count from the next start on.
+    pub restart_needed: Vec<String>,
+    /// Why nothing changed; empty where it is or would be taken.
+    pub problems: Vec<Problem>,
+}
+
+/// One change of the configuration, or one that was refused.
+#[derive(Clone, Debug, Serialize)]
+pub struct HistoryEntry {
+    /// Counts up from 1, which is the start.
+    pub id: u64,
+    /// When, RFC 3339.
+    pub at: String,
+    /// Who asked for it: `start`, `file`, `admin`, `signal`, `discovery`.
+    pub source: &'static str,
+    /// `applied` or `rejected`.
+    pub result: &'static str,
+    /// Keys that changed.
+    pub changed: Vec<String>,
+}
+
+/// A worker that an operator names.
+#[derive(Clone, Debug)]
+pub struct NamedWorker {
+    /// The name it must have; `None`: that of the entry, else the place of its URL.
+    pub name: Option<String>,
+    /// An entry of `workers`.
+    pub entry: Map<String, Value>,
+    /// It goes unless it is named again within this.
+    pub lease_ttl: Option<Duration>,
+}
+
+/// Why a worker was not taken.
+#[derive(Clone, Debug)]
+pub enum NotTaken {
+    /// There is one of that name.
+    Exists(String),
+    /// Its entry, or what would come of it.
+    Problems(Vec<Problem>),
+    /// No engine may be there.
+    Forbidden(String),
+}
+
+/// Changes a running router.
+pub trait Control: fmt::Debug + Send + Sync {
+    /// The settings in force.
+    fn settings(&self) -> Arc<Settings>;
+    /// Reads the configuration anew. `dry_run`: only says what would come of it.
+    fn reload(&self, dry_run: bool) -> Reloaded;
+    /// Takes the configuration of an applied change again; `None`: there is none of that number any more.
+    fn rollback(&self, id: u64) -> Option<Reloaded>;
+    /// The latest changes, newest first.
+    fn history(&self) -> Vec<HistoryEntry>;
+    /// Takes a worker in; its name. `replace`: also in the place of one of that name, and then the second is true.
+    ///
+    /// # Errors
+    ///
+    /// It was not taken, and nothing changed.
+    fn add_worker(&self, worker: NamedWorker, replace: bool) -> Result<(String, bool), NotTaken>;
+    /// Takes a worker out; `false`: there never was one of that name. Its running requests go on.
+    fn remove_worker(&self, name: &str) -> bool;
+}

@@ -1,0 +1,72 @@
+//! `POST /admin/reload`, `POST /admin/config/rollback` and `GET /admin/config/history`.
+
+use std::sync::Arc;
+
+use axum::{
+    body::Bytes,
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use dialect::{ApiError, ErrorCode};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::{AdminParts, Reloaded, answer};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wish {
+    #[serde(default)]
+    dry_run: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Which {
+    id: u64,
+}
+
+pub(crate) async fn reload(State(parts): State<Arc<AdminParts>>, body: Bytes) -> Response {
+    let wish = match body.trim_ascii() {
+        [] => Ok(Wish::default()),
+        body => serde_json::from_slice::<Wish>(body),
+    };
+    match wish {
+        Ok(wish) => shown(&parts.control.reload(wish.dry_run)),
+        Err(error) => answer::error(&bad_body(&error, r#"{"dry_run": true} or nothing"#)),
+    }
+}
+
+pub(crate) async fn rollback(State(parts): State<Arc<AdminParts>>, body: Bytes) -> Response {
+    let which: Which = match serde_json::from_slice(&body) {
+        Ok(which) => which,
+        Err(error) => return answer::error(&bad_body(&error, r#"{"id": 3}"#)),
+    };
+    match parts.control.rollback(which.id) {
+        Some(reloaded) => shown(&reloaded),
+        None => {
+            let message =
+                format!("no applied configuration has the id {}: GET /admin/config/history lists them", which.id);
+            answer::error(&ApiError::new(ErrorCode::InvalidRequest, message).param("id"))
+        }
+    }
+}
+
+pub(crate) async fn history(State(parts): State<Arc<AdminParts>>) -> Response {
+    answer::json(&json!({"history": parts.control.history()}))
+}
+
+pub(crate) async fn post_only() -> Response {
+    let message = "this call answers POST only: GET /admin/config shows the configuration in force";
+    answer::error(&ApiError::new(ErrorCode::MethodNotAllowed, message))
+}
+
+fn shown(reloaded: &Reloaded) -> Response {
+    let status = if reloaded.problems.is_empty() { StatusCode::OK } else { StatusCode::BAD_REQUEST };
+    (status, answer::json(reloaded)).into_response()
+}
+
+fn bad_body(error: &serde_json::Error, expected: &str) -> ApiError {
+    ApiError::new(ErrorCode::InvalidJson, format!("the body cannot be read ({error}): send {expected}"))
+}

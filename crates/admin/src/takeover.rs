@@ -1,0 +1,49 @@
+//! `POST /admin/takeover`: another process wants the listening sockets. The giving is done by a function that was handed in.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use axum::{body::Bytes, extract::State, response::Response};
+use dialect::{ApiError, ErrorCode};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::{AdminParts, answer};
+
+/// Gives the listening sockets to the process at a unix socket.
+#[derive(Clone)]
+pub struct Takeover(Arc<dyn Fn(&Path) -> Result<(), String> + Send + Sync>);
+
+impl Takeover {
+    /// Gives them by `give`, which says why not.
+    pub fn new(give: impl Fn(&Path) -> Result<(), String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(give))
+    }
+}
+
+impl fmt::Debug for Takeover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Takeover").finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wish {
+    socket: PathBuf,
+}
+
+pub(crate) async fn give(State(parts): State<Arc<AdminParts>>, body: Bytes) -> Response {
+    let wish = serde_json::from_slice::<Wish>(&body).ok().filter(|wish| wish.socket.is_absolute());
+    let Some(wish) = wish else {
+        let message = r#"the body names no socket: `warmroute serve --takeover` sends {"socket": "/absolute/path"}"#;
+        return answer::error(&ApiError::new(ErrorCode::InvalidRequest, message).param("socket"));
+    };
+    match (parts.takeover.0)(&wish.socket) {
+        Ok(()) => answer::json(&json!({"given": true})),
+        Err(why) => answer::error(&ApiError::new(ErrorCode::Conflict, why)),
+    }
+}

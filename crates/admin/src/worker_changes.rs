@@ -1,0 +1,140 @@
+//! Workers that come and go by an operator's word: `POST /admin/workers`, `PUT` and `DELETE /admin/workers/{name}`,
+//! `POST /admin/workers/{name}/drain` and `/resume`.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    body::Bytes,
+    extract::{Path, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use dialect::{ApiError, ErrorCode};
+use fleet::WorkerView;
+use kv_blocks::Tier;
+use serde_json::{Map, Value, json};
+
+use crate::{AdminParts, NamedWorker, NotTaken, answer, workers};
+
+/// Leases are renewed by whoever asked for them: shorter ones would be lost to one slow call.
+const SHORTEST_LEASE: Duration = Duration::from_secs(1);
+const LONGEST_LEASE: Duration = Duration::from_secs(24 * 3600);
+
+pub(crate) async fn add(State(parts): State<Arc<AdminParts>>, body: Bytes) -> Response {
+    take(&parts, None, &body, false)
+}
+
+pub(crate) async fn put(State(parts): State<Arc<AdminParts>>, Path(name): Path<String>, body: Bytes) -> Response {
+    take(&parts, Some(name), &body, true)
+}
+
+fn take(parts: &Arc<AdminParts>, name: Option<String>, body: &[u8], replace: bool) -> Response {
+    let asked = match read(name, body) {
+        Ok(asked) => asked,
+        Err(error) => return answer::error(&error),
+    };
+    let (name, replaced) = match parts.control.add_worker(asked, replace) {
+        Ok(taken) => taken,
+        Err(refused) => return not_taken(refused),
+    };
+    let status = if replaced { StatusCode::OK } else { StatusCode::CREATED };
+    let snapshot = parts.fleet.snapshot();
+    match snapshot.worker_named(&name) {
+        Some(worker) => (status, answer::json(&workers::describe(parts, worker))).into_response(),
+        None => answer::error(&workers::not_found(&name)),
+    }
+}
+
+/// An entry of `workers`, and how long it is good for.
+fn read(name: Option<String>, body: &[u8]) -> Result<NamedWorker, ApiError> {
+    let mut entry: Map<String, Value> = serde_json::from_slice(body).map_err(|error| {
+        let message = format!(
+            r#"the body is no JSON object ({error}): send an entry of workers, such as {{"name": "w1", "url": "http://10.0.0.5:8000"}}"#
+        );
+        ApiError::new(ErrorCode::InvalidJson, message)
+    })?;
+    let lease_ttl = entry.remove("lease_ttl").filter(|ttl| !ttl.is_null()).map(lease).transpose()?;
+    if let Some(name) = &name {
+        let own = entry.entry("name").or_insert_with(|| name.as_str().into());
+        if *own != Value::from(name.as_str()) {
+            let message = format!("name is {own}, and the path says {name:?}: leave it out, or send the same");
+            return Err(ApiError::new(ErrorCode::InvalidRequest, message).param("name"));
+        }
+    }
+    Ok(NamedWorker { name, entry, lease_ttl })
+}
+
+fn lease(value: Value) -> Result<Duration, ApiError> {
+    let told = match &value {
+        Value::String(text) => config::duration(text),
+        Value::Number(seconds) => seconds.as_u64().map(Duration::from_secs),
+        _ => None,
+    };
+    told.filter(|ttl| (SHORTEST_LEASE..=LONGEST_LEASE).contains(ttl)).ok_or_else(|| {
+        let message = format!(r#"lease_ttl is {value}: expected a duration from 1s to 24h, such as "10s""#);
+        ApiError::new(ErrorCode::InvalidRequest, message).param("lease_ttl")
+    })
+}
+
+fn not_taken(refused: NotTaken) -> Response {
+    match refused {
+        NotTaken::Exists(name) => {
+            let message = format!("a worker is named {name:?} already: PUT /admin/workers/{name} replaces it");
+            answer::error(&ApiError::new(ErrorCode::WorkerExists, message).param("name"))
+        }
+        NotTaken::Forbidden(reason) => {
+            answer::error(&ApiError::new(ErrorCode::DestinationForbidden, reason).param("url"))
+        }
+        NotTaken::Problems(problems) => {
+            let text: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            answer::error(&ApiError::new(ErrorCode::InvalidRequest, text.join("; ")))
+        }
+    }
+}
+
+pub(crate) async fn remove(State(parts): State<Arc<AdminParts>>, Path(name): Path<String>) -> Response {
+    let before = parts.fleet.snapshot();
+    let worker = before.worker_named(&name).map(|worker| standing(&parts, worker, "draining"));
+    if !parts.control.remove_worker(&name) {
+        return answer::error(&workers::not_found(&name));
+    }
+    // A worker that is gone already was taken out before.
+    let gone =
+        || json!({"name": name, "state": "removed", "in_flight": 0, "safe_to_remove": true, "warm_tokens_lost": 0});
+    answer::json(&worker.unwrap_or_else(gone))
+}
+
+pub(crate) async fn drain(State(parts): State<Arc<AdminParts>>, Path(name): Path<String>) -> Response {
+    drained(&parts, &name, true)
+}
+
+pub(crate) async fn resume(State(parts): State<Arc<AdminParts>>, Path(name): Path<String>) -> Response {
+    drained(&parts, &name, false)
+}
+
+fn drained(parts: &AdminParts, name: &str, drained: bool) -> Response {
+    let worker = parts.fleet.drain(name, drained);
+    let snapshot = parts.fleet.snapshot();
+    match worker.and_then(|id| snapshot.worker(id)) {
+        Some(worker) => answer::json(&standing(parts, worker, worker.state.as_str())),
+        None => answer::error(&workers::not_found(name)),
+    }
+}
+
+/// What runs on a worker, and what its end would cost: tokens in remote storage are others' too and outlive it.
+fn standing(parts: &AdminParts, worker: &WorkerView, state: &str) -> Value {
+    let in_flight: u64 = worker.targets().map(|target| u64::from(parts.router.load(target).in_flight)).sum();
+    let warm_blocks: u64 = worker
+        .targets()
+        .flat_map(|target| Tier::ALL.into_iter().zip(parts.index.blocks_per_tier(target)))
+        .filter(|(tier, _)| *tier != Tier::Remote)
+        .map(|(_, blocks)| blocks)
+        .sum();
+    json!({
+        "name": worker.name,
+        "state": state,
+        "in_flight": in_flight,
+        "safe_to_remove": in_flight == 0 && state == "draining",
+        "warm_tokens_lost": warm_blocks.saturating_mul(u64::from(worker.block_size.tokens())),
+    })
+}

@@ -1,0 +1,66 @@
+//! Section `discovery`.
+
+use super::problem_at;
+use crate::{
+    Discovery, DnsName, Listen,
+    checked::{Checked, Value},
+    problem::Draft,
+};
+
+pub(super) fn discovery(section: &Checked, problems: &mut Vec<Draft>) -> Discovery {
+    let names = section.key("dns").items().iter().enumerate();
+    Discovery {
+        file: section.key("file").text().map(Into::into),
+        dns: names.filter_map(|(at, name)| dns(name, at, problems)).collect(),
+        state_file: section.key("state_file").text().map(Into::into),
+        empty_list_grace: section.key("empty_list_grace").duration(),
+        flap_damping: section.key("flap_damping").duration(),
+    }
+}
+
+fn dns(name: &Checked, at: usize, problems: &mut Vec<Draft>) -> Option<DnsName> {
+    let path = |key: &str| format!("discovery.dns[{at}].{key}");
+    let host = name.key("host").text().filter(|host| is_host(host));
+    if host.is_none() && !name.key("host").failed {
+        let draft = Draft::new(path("host"), "is missing or no name of a host");
+        problems.push(problem_at(draft.expected("a name such as engines.example.org"), name.key("host"), name));
+    }
+    let worker = match &name.key("worker").value {
+        Value::Unset => Some(serde_json::Map::new()),
+        Value::Free(serde_json::Value::Object(entry)) => Some(entry.clone()),
+        _ => None,
+    };
+    if worker.is_none() {
+        let draft = Draft::new(path("worker"), "is no mapping");
+        problems.push(problem_at(
+            draft.expected("keys of an entry of workers, such as {type: vllm}"),
+            name.key("worker"),
+            name,
+        ));
+    }
+    let port = name.key("port").int_or_word().and_then(|port| u16::try_from(port).ok());
+    let server = name.key("server");
+    let asked = match &server.value {
+        Value::Listen(Listen::Tcp(address)) => Some(*address),
+        Value::Listen(Listen::Unix(_)) => {
+            let draft = Draft::new(path("server"), "is no address of a name server");
+            problems.push(problem_at(draft.expected("an address such as 127.0.0.1:8600"), server, name));
+            None
+        }
+        _ => None,
+    };
+    Some(DnsName {
+        host: host?.to_owned(),
+        port,
+        server: asked,
+        interval: name.key("interval").duration(),
+        worker: worker?,
+    })
+}
+
+/// Labels of letters, digits, hyphens and underscores: SRV names begin with the latter.
+fn is_host(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    let label = |label: &str| (1..=63).contains(&label.len()) && label.bytes().all(plain);
+    text.len() <= 253 && text.trim_end_matches('.').split('.').all(label)
+}

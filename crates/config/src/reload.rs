@@ -1,0 +1,160 @@
+//! What a running program can take over of other settings, and what changed.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value as Json;
+
+use crate::Settings;
+
+/// Keys, and sections with all below them, that count only from the next start on: sockets that are bound, tables that are
+/// sized and tasks that are started once.
+pub(crate) const FIXED: &[&str] = &[
+    "server.listen",
+    "server.port",
+    "server.insecure_open",
+    "server.also_listen",
+    "server.probe_listen",
+    "server.tls",
+    "server.max_connections",
+    "server.memory_budget",
+    "server.runtime_threads",
+    "server.drain_timeout",
+    "server.drain_grace",
+    "admin",
+    "discovery",
+    "models.defaults",
+    "models.entries",
+    "routing.tokenize_budget",
+    "routing.reservation_ttl",
+    "routing.semantic_clusters",
+    "routing.shared_prefix_routing",
+    "prefix_routing.max_prefix_length",
+    "kv_events.memory_budget",
+    "kv_events.block_hash",
+    "kv_events.block_hash_seed",
+    "kv_events.prediction",
+    "kv_cache_index",
+    "response_cache",
+    "parity",
+    "replicas",
+    "metrics",
+    "decisions",
+    "logging.format",
+    "logging.enable_colors",
+];
+
+/// Whether a key counts only from the next start on.
+pub(crate) fn is_fixed(path: &str) -> bool {
+    FIXED.iter().any(|fixed| path.strip_prefix(fixed).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+}
+
+/// What is different between two settings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Keys that are in force at once, such as `routing.policy` or `workers[w1].weight`.
+    pub live: Vec<String>,
+    /// Keys that count from the next start on.
+    pub restart_needed: Vec<String>,
+}
+
+impl Changes {
+    /// From `old` to `new`.
+    pub fn between(old: &Settings, new: &Settings) -> Self {
+        let (before, after) = (leaves(&old.effective), leaves(&new.effective));
+        let mut paths: Vec<&String> = before.keys().chain(after.keys()).collect();
+        paths.sort_unstable();
+        paths.dedup();
+        let mut changes = Self::default();
+        for path in paths.into_iter().filter(|path| before.get(*path) != after.get(*path)) {
+            changes.add(path.clone());
+        }
+        // A secret looks like every other one.
+        let key_of = |settings: &Settings, name: &str| {
+            let worker = settings.workers.iter().find(|worker| worker.name == name)?;
+            worker.api_key.clone()
+        };
+        for worker in &new.workers {
+            let path = format!("workers[{}].api_key", worker.name);
+            let known = old.workers.iter().any(|old| old.name == worker.name);
+            if known && key_of(old, &worker.name) != worker.api_key && !changes.live.contains(&path) {
+                changes.live.push(path);
+            }
+        }
+        changes
+    }
+
+    fn add(&mut self, path: String) {
+        if is_fixed(&path) { self.restart_needed.push(path) } else { self.live.push(path) }
+    }
+}
+
+/// Every value that is no mapping, by its path; workers by name.
+fn leaves(effective: &Json) -> BTreeMap<String, &Json> {
+    fn walk<'a>(value: &'a Json, path: String, out: &mut BTreeMap<String, &'a Json>) {
+        let Json::Object(entries) = value else {
+            out.insert(path, value);
+            return;
+        };
+        for (key, value) in entries {
+            walk(value, if path.is_empty() { key.clone() } else { format!("{path}.{key}") }, out);
+        }
+    }
+    let mut out = BTreeMap::new();
+    for (key, value) in effective.as_object().into_iter().flatten() {
+        match (key.as_str(), value) {
+            ("workers", Json::Array(workers)) => {
+                for worker in workers {
+                    let name = worker["name"].as_str().unwrap_or_default();
+                    walk(worker, format!("workers[{name}]"), &mut out);
+                }
+            }
+            _ => walk(value, key.clone(), &mut out),
+        }
+    }
+    out
+}
+
+impl Settings {
+    /// These settings as far as a program that was started with `started` can take them over: what is fixed stays.
+    #[must_use]
+    pub fn taken_over(mut self, started: &Self) -> Self {
+        let (new, old) = (&mut self, started.clone());
+        let keep =
+            (new.server.max_head_bytes, new.server.max_body_bytes, new.server.keep_alive, new.server.head_timeout);
+        new.server = old.server;
+        (new.server.max_head_bytes, new.server.max_body_bytes, new.server.keep_alive, new.server.head_timeout) = keep;
+        new.admin = old.admin;
+        new.discovery = old.discovery;
+        (new.models.defaults, new.models.entries) = (old.models.defaults, old.models.entries);
+        new.routing.tokenize_budget = old.routing.tokenize_budget;
+        new.routing.reservation_ttl = old.routing.reservation_ttl;
+        new.routing.semantic_clusters = old.routing.semantic_clusters;
+        new.routing.shared_prefix_routing = old.routing.shared_prefix_routing;
+        new.prefix_routing.max_prefix_length = old.prefix_routing.max_prefix_length;
+        new.kv_events.memory_budget = old.kv_events.memory_budget;
+        new.kv_events.block_hash = old.kv_events.block_hash;
+        new.kv_events.block_hash_seed = old.kv_events.block_hash_seed;
+        new.kv_events.prediction = old.kv_events.prediction;
+        new.kv_cache_index = old.kv_cache_index;
+        new.parity = old.parity;
+        new.replicas = old.replicas;
+        new.metrics = old.metrics;
+        new.decisions = old.decisions;
+        (new.logging.format, new.logging.enable_colors) = (old.logging.format, old.logging.enable_colors);
+        keep_fixed(&mut new.effective, &started.effective, "");
+        self
+    }
+}
+
+/// Puts the fixed values of `old` into `new`, which has the same keys.
+fn keep_fixed(new: &mut Json, old: &Json, path: &str) {
+    let (Json::Object(new), Json::Object(old)) = (new, old) else { return };
+    for (key, value) in new {
+        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        match old.get(key) {
+            Some(old) if is_fixed(&path) => value.clone_from(old),
+            Some(old) => keep_fixed(value, old, &path),
+            None => {}
+        }
+    }
+}

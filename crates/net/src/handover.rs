@@ -1,0 +1,122 @@
+//! Listening sockets that one process gives another: a socket that was bound stays bound, and no connection is refused
+//! while one process ends and the next begins.
+//!
+//! Only a process of the same user gets them: the kernel says who is at the other end.
+
+use std::{
+    io::{self, IoSlice, IoSliceMut, Read},
+    mem::MaybeUninit,
+    os::{
+        fd::{BorrowedFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg, sockopt::socket_peercred,
+};
+
+/// Most sockets that are given at once.
+pub const MOST_SOCKETS: usize = 32;
+/// Longest text that goes with them.
+const LONGEST_NOTE: usize = 16 * 1024;
+
+/// Gives `sockets` to whoever is at the other end of `to`, with a text that says which is which. They stay ours, too.
+///
+/// # Errors
+///
+/// It is another user's process, or the sockets could not be given.
+pub fn give(to: &UnixStream, sockets: &[BorrowedFd<'_>], note: &[u8]) -> io::Result<()> {
+    if socket_peercred(to)?.uid != rustix::process::geteuid() {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the other process is another user's"));
+    }
+    let length = u32::try_from(note.len()).ok().filter(|_| note.len() <= LONGEST_NOTE);
+    let length = length.ok_or_else(|| io::Error::other("the text that goes with the sockets is too long"))?;
+    if sockets.len() > MOST_SOCKETS {
+        return Err(io::Error::other("too many sockets to give at once"));
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_SOCKETS))];
+    let mut rights = SendAncillaryBuffer::new(&mut space);
+    if !rights.push(SendAncillaryMessage::ScmRights(sockets)) {
+        return Err(io::Error::other("too many sockets to give at once"));
+    }
+    // The sockets go with the first bytes; the rest is an ordinary text.
+    sendmsg(to, &[IoSlice::new(&length.to_be_bytes())], &mut rights, SendFlags::NOSIGNAL)?;
+    io::Write::write_all(&mut &*to, note)
+}
+
+/// Takes the sockets that the process at the other end gives, and its text.
+///
+/// # Errors
+///
+/// It gave none, or what it said is no good.
+pub fn take(from: &UnixStream) -> io::Result<(Vec<OwnedFd>, Vec<u8>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_SOCKETS))];
+    let mut rights = RecvAncillaryBuffer::new(&mut space);
+    let mut length = [0; 4];
+    let received = recvmsg(from, &mut [IoSliceMut::new(&mut length)], &mut rights, RecvFlags::CMSG_CLOEXEC)?;
+    if received.bytes != length.len() {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other process gave no sockets"));
+    }
+    let mut sockets = Vec::new();
+    for message in rights.drain() {
+        if let RecvAncillaryMessage::ScmRights(given) = message {
+            sockets.extend(given);
+        }
+    }
+    let length = u32::from_be_bytes(length) as usize;
+    if length > LONGEST_NOTE {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "what the other process says is too long"));
+    }
+    let mut note = vec![0; length];
+    io::Read::read_exact(&mut &*from, &mut note)?;
+    Ok((sockets, note))
+}
+
+/// Waits for one byte; `false`: the other end is gone instead.
+///
+/// # Errors
+///
+/// The connection failed.
+pub fn heard(from: &UnixStream) -> io::Result<bool> {
+    let mut byte = [0];
+    Ok((&mut &*from).read(&mut byte)? == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Write,
+        net::{TcpListener, TcpStream},
+        os::fd::AsFd,
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_socket_that_was_given_takes_connections_after_its_first_owner_is_gone() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        give(&here, &[listener.as_fd()], b"which").unwrap();
+        drop(listener);
+        let mut waiting = TcpStream::connect(address).expect("nobody is refused meanwhile");
+        waiting.write_all(b"x").unwrap();
+        let (mut sockets, note) = take(&there).unwrap();
+        assert_eq!((sockets.len(), note.as_slice()), (1, b"which".as_slice()));
+        let taken = TcpListener::from(sockets.remove(0));
+        let (mut accepted, _) = taken.accept().unwrap();
+        let mut byte = [0];
+        accepted.read_exact(&mut byte).unwrap();
+        assert_eq!(&byte, b"x");
+    }
+
+    #[test]
+    fn who_gives_nothing_is_an_error_and_who_goes_is_noticed() {
+        let (here, there) = UnixStream::pair().unwrap();
+        drop(here);
+        assert!(take(&there).is_err());
+        assert!(!heard(&there).unwrap());
+    }
+}

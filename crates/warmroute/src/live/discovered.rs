@@ -1,0 +1,284 @@
+//! Workers that are found: in a file that somebody else writes, and behind names.
+//!
+//! Sources lie now and then: an API that fails answers with an empty list, a health check that is slow makes workers come
+//! and go. [`Damper`] decides what is believed when; whether a worker is well is found out by asking it.
+
+use std::{collections::BTreeMap, net::SocketAddr, path::Path, time::Duration};
+
+use config::{DnsName, MoreWorker, Problem};
+use futures_util::future::join_all;
+use kv_blocks::Moment;
+use serde_json::{Value, json};
+use tokio::time::MissedTickBehavior;
+
+use super::{Live, file_watch::Version};
+
+/// The file is looked at as often.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Most workers of one source, and most of those that went which are remembered.
+const MOST: usize = 10_000;
+
+/// Follows every configured source; never returns.
+pub(super) async fn follow(live: &Live) {
+    let discovery = &live.started.discovery;
+    let file = async {
+        if let Some(path) = &discovery.file {
+            follow_file(live, path).await;
+        }
+    };
+    tokio::join!(file, join_all(discovery.dns.iter().map(|name| follow_name(live, name))));
+    std::future::pending::<()>().await;
+}
+
+async fn follow_file(live: &Live, path: &Path) {
+    let source = path.display().to_string();
+    let mut told = Told::new(live, source.clone());
+    let mut seen = None;
+    let mut listed = Vec::new();
+    let mut ticks = ticks(LOOK_EVERY);
+    loop {
+        ticks.tick().await;
+        let now = Version::of(path);
+        if now != seen {
+            seen = now;
+            match read(path, &source) {
+                Ok(entries) => listed = entries,
+                Err(problems) => told.trouble(&problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
+            }
+        }
+        // Also without news: what was held back may be believed by now.
+        told.now(listed.clone());
+    }
+}
+
+/// The entries of the file; a file that is not there lists nobody.
+fn read(path: &Path, source: &str) -> Result<Vec<(String, MoreWorker)>, Vec<Problem>> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(vec![Problem::unreadable(source, error)]),
+    };
+    let entries = config::worker_entries(&text, source)?;
+    Ok(entries.into_iter().take(MOST).map(|entry| (entry.text.clone(), entry)).collect())
+}
+
+async fn follow_name(live: &Live, name: &DnsName) {
+    let mut told = Told::new(live, format!("dns {}", name.host));
+    let mut ticks = ticks(name.interval);
+    loop {
+        ticks.tick().await;
+        match addresses(name).await {
+            Ok(addresses) => told.now(addresses.into_iter().map(|address| entry(name, &address)).collect()),
+            Err(error) => {
+                told.trouble(&error.to_string());
+                told.again();
+            }
+        }
+    }
+}
+
+/// `host:port` of everybody behind a name.
+async fn addresses(name: &DnsName) -> std::io::Result<Vec<String>> {
+    let mut found: Vec<String> = match (name.port, name.server) {
+        (Some(port), Some(server)) => {
+            let found = net::dns::host_addresses(&name.host, server).await?;
+            found.into_iter().map(|ip| SocketAddr::new(ip, port).to_string()).collect()
+        }
+        (Some(port), None) => {
+            let found = tokio::net::lookup_host((name.host.as_str(), port)).await?;
+            found.map(|address| address.to_string()).collect()
+        }
+        (None, server) => {
+            let found = net::dns::service_records(&name.host, server).await?;
+            found.into_iter().map(|(host, port)| format!("{host}:{port}")).collect()
+        }
+    };
+    found.sort();
+    found.dedup();
+    found.truncate(MOST);
+    Ok(found)
+}
+
+fn entry(name: &DnsName, address: &str) -> (String, MoreWorker) {
+    let mut entry = name.worker.clone();
+    entry.insert("url".to_owned(), json!(format!("http://{address}")));
+    let worker =
+        MoreWorker { origin: format!("discovery.dns of {}", name.host), text: Value::Object(entry).to_string() };
+    (address.to_owned(), worker)
+}
+
+fn ticks(every: Duration) -> tokio::time::Interval {
+    let mut ticks = tokio::time::interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+/// One source, and what the router was last told of it.
+struct Told<'a> {
+    live: &'a Live,
+    source: String,
+    damper: Damper,
+    last: Vec<MoreWorker>,
+    listed: Vec<(String, MoreWorker)>,
+    /// Why it cannot be read or taken over, as last said.
+    trouble: Option<String>,
+}
+
+impl<'a> Told<'a> {
+    fn new(live: &'a Live, source: String) -> Self {
+        let discovery = &live.started.discovery;
+        let damper = Damper::new(discovery.empty_list_grace, discovery.flap_damping);
+        Self { live, source, damper, last: Vec::new(), listed: Vec::new(), trouble: None }
+    }
+
+    /// The source lists these.
+    fn now(&mut self, listed: Vec<(String, MoreWorker)>) {
+        self.listed = listed;
+        self.again();
+    }
+
+    /// The source lists what it did before; what was held back may be believed by now.
+    fn again(&mut self) {
+        let believed = self.damper.settle(self.live.parts.clock.now(), &self.listed);
+        if believed == self.last {
+            return;
+        }
+        match self.live.found(&self.source, believed.clone()) {
+            Ok(()) => self.trouble = None,
+            Err(problems) => {
+                self.trouble(&problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
+            }
+        }
+        // Refused or not: what is refused now would be in a second, too.
+        self.last = believed;
+    }
+
+    /// Says once what is wrong. The workers stay what they were.
+    fn trouble(&mut self, why: &str) {
+        if self.trouble.as_deref() != Some(why) {
+            tracing::error!(
+                source = self.source,
+                error = why,
+                "discovery: the workers of this source stay what they were"
+            );
+            self.trouble = Some(why.to_owned());
+        }
+    }
+}
+
+/// What is believed of a source that lists workers.
+#[derive(Debug)]
+struct Damper {
+    grace: Duration,
+    damping: Duration,
+    /// Believed to be there, by key.
+    there: BTreeMap<String, There>,
+    /// When workers went that are not there any more.
+    went: BTreeMap<String, Moment>,
+    empty_since: Option<Moment>,
+}
+
+#[derive(Debug)]
+struct There {
+    worker: MoreWorker,
+    /// It came back soon after it had gone.
+    flaps: bool,
+    missing_since: Option<Moment>,
+}
+
+impl Damper {
+    fn new(grace: Duration, damping: Duration) -> Self {
+        Self { grace, damping, there: BTreeMap::new(), went: BTreeMap::new(), empty_since: None }
+    }
+
+    /// The source lists these now: who is believed to be there.
+    fn settle(&mut self, now: Moment, listed: &[(String, MoreWorker)]) -> Vec<MoreWorker> {
+        self.went.retain(|_, went| now.since(*went) < self.damping);
+        if listed.is_empty() && !self.there.is_empty() {
+            let since = *self.empty_since.get_or_insert(now);
+            if now.since(since) < self.grace {
+                return self.believed();
+            }
+        } else {
+            self.empty_since = None;
+        }
+        for (key, worker) in listed {
+            let flaps = self.went.remove(key).is_some();
+            let there = self.there.entry(key.clone()).or_insert_with(|| There {
+                worker: worker.clone(),
+                flaps,
+                missing_since: None,
+            });
+            there.worker.clone_from(worker);
+            there.flaps |= there.missing_since.take().is_some();
+        }
+        let (damping, went) = (self.damping, &mut self.went);
+        self.there.retain(|key, there| {
+            if listed.iter().any(|(listed, _)| listed == key) {
+                return true;
+            }
+            let since = *there.missing_since.get_or_insert(now);
+            let stays = there.flaps && now.since(since) < damping;
+            if !stays && went.len() < MOST {
+                went.insert(key.clone(), now);
+            }
+            stays
+        });
+        self.believed()
+    }
+
+    fn believed(&self) -> Vec<MoreWorker> {
+        self.there.values().map(|there| there.worker.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    fn at(seconds: u64) -> Moment {
+        Moment::at(Duration::from_secs(seconds))
+    }
+
+    fn listed(names: &[&str]) -> Vec<(String, MoreWorker)> {
+        let worker = |name: &&str| MoreWorker { origin: "test".to_owned(), text: (*name).to_owned() };
+        names.iter().map(|name| ((*name).to_owned(), worker(name))).collect()
+    }
+
+    fn names(believed: Vec<MoreWorker>) -> Vec<String> {
+        believed.into_iter().map(|worker| worker.text).collect()
+    }
+
+    fn damper() -> Damper {
+        Damper::new(Duration::from_secs(60), Duration::from_secs(30))
+    }
+
+    #[test]
+    #[contract("F85")]
+    fn an_empty_list_is_believed_after_the_grace_and_a_shorter_one_at_once() {
+        let mut damper = damper();
+        assert_eq!(names(damper.settle(at(0), &listed(&["a", "b"]))), ["a", "b"]);
+        assert_eq!(names(damper.settle(at(1), &listed(&["a"]))), ["a"]);
+        assert_eq!(names(damper.settle(at(2), &[])), ["a"]);
+        assert_eq!(names(damper.settle(at(61), &[])), ["a"]);
+        assert_eq!(names(damper.settle(at(62), &[])), Vec::<String>::new());
+    }
+
+    #[test]
+    #[contract("F84")]
+    fn who_comes_and_goes_stays_until_it_has_been_missing_for_the_damping() {
+        let mut damper = damper();
+        let (with, without) = (listed(&["a", "b"]), listed(&["a"]));
+        damper.settle(at(0), &with);
+        assert_eq!(names(damper.settle(at(1), &without)), ["a"], "the first time it is believed");
+        for second in 2..40 {
+            let list = if second % 2 == 0 { &with } else { &without };
+            assert_eq!(names(damper.settle(at(second), list)), ["a", "b"], "second {second}");
+        }
+        assert_eq!(names(damper.settle(at(41), &without)), ["a", "b"]);
+        assert_eq!(names(damper.settle(at(68), &without)), ["a", "b"]);
+        assert_eq!(names(damper.settle(at(71), &without)), ["a"]);
+    }
+}

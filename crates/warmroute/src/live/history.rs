@@ -1,0 +1,53 @@
+//! The latest changes of the configuration, and what is needed to take one of them again.
+
+use std::collections::VecDeque;
+
+use admin::HistoryEntry;
+use time::OffsetDateTime;
+
+use super::sources::Sources;
+
+/// Changes that are remembered.
+const KEPT: usize = 100;
+
+/// The latest changes, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    count: u64,
+    entries: VecDeque<(HistoryEntry, Option<Sources>)>,
+}
+
+impl History {
+    pub(super) fn applied(&mut self, at: OffsetDateTime, source: &'static str, changed: Vec<String>, from: Sources) {
+        self.add(at, source, "applied", changed, Some(from));
+    }
+
+    pub(super) fn rejected(&mut self, at: OffsetDateTime, source: &'static str) {
+        self.add(at, source, "rejected", Vec::new(), None);
+    }
+
+    fn add(
+        &mut self,
+        at: OffsetDateTime,
+        source: &'static str,
+        result: &'static str,
+        changed: Vec<String>,
+        from: Option<Sources>,
+    ) {
+        self.count += 1;
+        if self.entries.len() == KEPT {
+            self.entries.pop_front();
+        }
+        self.entries.push_back((HistoryEntry { id: self.count, at: net::rfc3339(at), source, result, changed }, from));
+    }
+
+    /// Newest first.
+    pub(super) fn entries(&self) -> Vec<HistoryEntry> {
+        self.entries.iter().rev().map(|(entry, _)| entry.clone()).collect()
+    }
+
+    /// The sources of an applied change.
+    pub(super) fn sources_of(&self, id: u64) -> Option<Sources> {
+        self.entries.iter().find(|(entry, _)| entry.id == id)?.1.clone()
+    }
+}

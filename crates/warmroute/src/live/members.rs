@@ -1,0 +1,163 @@
+//! Workers that come from elsewhere than file, environment and flags: operators name them, discovery finds them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use admin::{NamedWorker, NotTaken};
+use config::{MoreWorker, Problem, Settings};
+use kv_blocks::Moment;
+use net::WorkerUrl;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// Most workers that operators may name, and most names of removed ones that are remembered.
+const MOST: usize = 4096;
+/// What problems of an operator's entry are said to come from.
+const ADMIN: &str = "POST /admin/workers";
+
+/// All of them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Members {
+    /// Named by operators, by name.
+    #[serde(rename = "workers")]
+    named: BTreeMap<String, Member>,
+    /// Taken out by operators, though another source has them.
+    #[serde(default)]
+    left_out: BTreeSet<String>,
+    /// By source of discovery.
+    #[serde(skip)]
+    found: BTreeMap<String, Vec<MoreWorker>>,
+    /// Names of workers that operators had added and took out again.
+    #[serde(skip)]
+    gone: BTreeSet<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Member {
+    entry: Map<String, Value>,
+    #[serde(skip)]
+    lease: Option<Lease>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Lease {
+    until: Moment,
+}
+
+impl Members {
+    /// Entries for the list of workers: of operators first, then of discovery.
+    pub(super) fn more_workers(&self) -> Vec<MoreWorker> {
+        let named = self.named.values().map(|member| MoreWorker {
+            origin: ADMIN.to_owned(),
+            text: Value::Object(member.entry.clone()).to_string(),
+        });
+        named.chain(self.found.values().flatten().cloned()).collect()
+    }
+
+    /// Names that other sources' workers must not have.
+    pub(super) fn left_out(&self) -> Vec<String> {
+        self.left_out.iter().cloned().collect()
+    }
+
+    /// Takes an operator's worker in; its name, and whether one of that name was replaced.
+    pub(super) fn put(
+        &mut self,
+        worker: NamedWorker,
+        replace: bool,
+        in_force: &Settings,
+        now: Moment,
+    ) -> Result<(String, bool), NotTaken> {
+        let NamedWorker { name, mut entry, lease_ttl } = worker;
+        let name = name.or_else(|| name_of(&entry)).ok_or_else(|| {
+            let message = "the entry has no usable url, so the worker cannot be named";
+            NotTaken::Problems(vec![Problem::bad_value("url", "", message)])
+        })?;
+        let known = in_force.workers.iter().any(|worker| worker.name == name);
+        if known && !replace {
+            return Err(NotTaken::Exists(name));
+        }
+        if known && !self.named.contains_key(&name) {
+            // The file's, or discovery's: ours stands in its place.
+            self.left_out.insert(name.clone());
+        }
+        if self.named.len() >= MOST && !self.named.contains_key(&name) {
+            let message = format!("{MOST} workers were added here already: take some out, or write them into the file");
+            return Err(NotTaken::Problems(vec![Problem::bad_value("workers", "", &message)]));
+        }
+        entry.insert("name".to_owned(), name.as_str().into());
+        self.gone.remove(&name);
+        let lease = lease_ttl.map(|ttl: Duration| Lease { until: now + ttl });
+        self.named.insert(name.clone(), Member { entry, lease });
+        Ok((name, known))
+    }
+
+    /// Takes a worker out; `false`: there never was one of that name.
+    pub(super) fn remove(&mut self, name: &str, in_force: &Settings) -> bool {
+        if self.named.remove(name).is_some() {
+            if self.gone.len() < MOST {
+                self.gone.insert(name.to_owned());
+            }
+            return true;
+        }
+        if in_force.workers.iter().any(|worker| worker.name == name) && self.left_out.len() < MOST {
+            self.left_out.insert(name.to_owned());
+            return true;
+        }
+        self.left_out.contains(name) || self.gone.contains(name)
+    }
+
+    /// What a source of discovery says now. Workers that operators named themselves are theirs.
+    pub(super) fn found(&mut self, source: &str, workers: Vec<MoreWorker>) {
+        self.found.insert(source.to_owned(), workers);
+    }
+
+    /// What discovery found is as in `other`.
+    pub(super) fn keep_found_of(&mut self, other: &Self) {
+        self.found.clone_from(&other.found);
+    }
+
+    /// Whether a lease is over.
+    pub(super) fn any_over(&self, now: Moment) -> bool {
+        self.named.values().any(|member| member.is_over(now))
+    }
+
+    /// Takes out whose lease is over.
+    pub(super) fn end_leases(&mut self, now: Moment) {
+        let over: Vec<String> =
+            self.named.iter().filter(|(_, member)| member.is_over(now)).map(|(name, _)| name.clone()).collect();
+        for name in over {
+            tracing::info!(worker = name, "its lease was not renewed: taken out");
+            self.named.remove(&name);
+            if self.gone.len() < MOST {
+                self.gone.insert(name);
+            }
+        }
+    }
+
+    /// What outlives a restart: who has a lease names itself again.
+    pub(super) fn lasting(&self) -> Self {
+        let lasting = self.named.iter().filter(|(_, member)| member.lease.is_none());
+        Self {
+            named: lasting.map(|(name, member)| (name.clone(), member.clone())).collect(),
+            left_out: self.left_out.clone(),
+            ..Self::default()
+        }
+    }
+}
+
+impl Member {
+    fn is_over(&self, now: Moment) -> bool {
+        self.lease.is_some_and(|lease| lease.until <= now)
+    }
+}
+
+/// The name that the entry of a worker has, or gets from its URL.
+fn name_of(entry: &Map<String, Value>) -> Option<String> {
+    if let Some(name) = entry.get("name").and_then(Value::as_str) {
+        return Some(name.to_owned());
+    }
+    let url: WorkerUrl = entry.get("url")?.as_str()?.parse().ok()?;
+    Some(url.worker_name())
+}

@@ -1,0 +1,245 @@
+//! The configuration of a running router, and how it changes.
+//!
+//! There is one way: all sources are read into whole [`Settings`], which are checked like those of a start; what is
+//! different is then taken over. A file that changed, a signal, an operator's call, a worker that was found: each is a
+//! source that changed. Settings with a problem change nothing.
+//!
+//! **Invariant**: the settings in force are those of the latest change that was applied, whole.
+
+mod discovered;
+mod file_watch;
+mod history;
+mod members;
+mod sources;
+mod state_file;
+
+use std::{fmt, sync::Arc};
+
+use admin::{Control, HistoryEntry, NamedWorker, NotTaken, Reloaded};
+use config::{Changes, Problem, Settings};
+use fleet::{Fleet, Roster};
+use gateway::InForce;
+use kv_blocks::HashScheme;
+use net::{Clock, Destinations, WorkerUrl};
+use parking_lot::Mutex;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family},
+    registry::Registry,
+};
+use routing::Router;
+
+pub(crate) use self::{file_watch::watch, sources::Sources};
+use self::{history::History, members::Members};
+use crate::{logging, wire_up};
+
+/// What is changed when the configuration does.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) fleet: Arc<Fleet>,
+    pub(crate) router: Arc<Router>,
+    pub(crate) gateway: Arc<InForce>,
+    pub(crate) scheme: HashScheme,
+    pub(crate) clock: Clock,
+}
+
+/// The configuration in force and its sources.
+pub(crate) struct Live {
+    parts: Parts,
+    /// As of the start: what cannot be taken over stays like this.
+    started: Arc<Settings>,
+    state: Mutex<State>,
+    reloads: Family<Outcome, Counter>,
+}
+
+struct State {
+    in_force: Arc<Settings>,
+    sources: Sources,
+    history: History,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Outcome {
+    result: &'static str,
+}
+
+const APPLIED: Outcome = Outcome { result: "applied" };
+const REJECTED: Outcome = Outcome { result: "rejected" };
+
+impl fmt::Debug for Live {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Live").finish_non_exhaustive()
+    }
+}
+
+impl Live {
+    /// The router was started with `settings`, which came from `sources`.
+    pub(crate) fn new(parts: Parts, settings: Arc<Settings>, sources: Sources, registry: &mut Registry) -> Arc<Self> {
+        let reloads = Family::<Outcome, Counter>::default();
+        // Both are there from the start: a rate over a series that appears with its first event misses that one.
+        drop(reloads.get_or_create(&APPLIED));
+        drop(reloads.get_or_create(&REJECTED));
+        registry.register("warmroute_config_reloads", "Changes of the configuration by result", reloads.clone());
+        let mut history = History::default();
+        history.applied(parts.clock.wall(), "start", Vec::new(), sources.clone());
+        let state = Mutex::new(State { in_force: Arc::clone(&settings), sources, history });
+        Arc::new(Self { parts, started: settings, state, reloads })
+    }
+
+    /// Reads the file anew, because of `why`.
+    pub(crate) fn reload_because(&self, why: &'static str, dry_run: bool) -> Reloaded {
+        let state = &mut *self.state.lock();
+        let mut sources = state.sources.clone();
+        let settings = sources.reread().and_then(|()| sources.settings());
+        self.take(state, sources, settings, why, dry_run)
+    }
+
+    /// Changes the workers that come from elsewhere than the file.
+    fn change_members<T>(
+        &self,
+        why: &'static str,
+        change: impl FnOnce(&mut Members, &Settings) -> Result<T, NotTaken>,
+    ) -> Result<T, NotTaken> {
+        let state = &mut *self.state.lock();
+        let mut sources = state.sources.clone();
+        let changed = change(&mut sources.members, &state.in_force)?;
+        if sources == state.sources {
+            return Ok(changed);
+        }
+        let settings = sources.settings();
+        let reloaded = self.take(state, sources, settings, why, false);
+        if !reloaded.problems.is_empty() {
+            return Err(NotTaken::Problems(reloaded.problems));
+        }
+        self.keep_members(state);
+        Ok(changed)
+    }
+
+    /// Writes down what operators added and took out, for the next start.
+    fn keep_members(&self, state: &State) {
+        let Some(path) = &self.started.discovery.state_file else { return };
+        if let Err(error) = state_file::write(path, &state.sources.members) {
+            tracing::error!(%error, path = %path.display(), "the state file could not be written: a restart would not know the latest change");
+        }
+    }
+
+    /// Takes settings over, all of them or nothing, and writes it down.
+    fn take(
+        &self,
+        state: &mut State,
+        sources: Sources,
+        settings: Result<Settings, Vec<Problem>>,
+        why: &'static str,
+        dry_run: bool,
+    ) -> Reloaded {
+        let at = self.parts.clock.wall();
+        let refused = |state: &mut State, problems: Vec<Problem>| {
+            if !dry_run {
+                for problem in &problems {
+                    tracing::error!(%problem, source = why, "the configuration is not taken over, nothing changed");
+                }
+                self.reloads.get_or_create(&REJECTED).inc();
+                state.history.rejected(at, why);
+            }
+            Reloaded { problems, ..Reloaded::default() }
+        };
+        let new = match settings.and_then(wire_up::usable) {
+            Ok(new) => new,
+            Err(problems) => return refused(state, problems),
+        };
+        let restart_needed = Changes::between(&self.started, &new).restart_needed;
+        let new = new.taken_over(&self.started);
+        let changed = Changes::between(&state.in_force, &new).live;
+        if dry_run {
+            return Reloaded { applied: false, changed, restart_needed, problems: Vec::new() };
+        }
+        if let Err(error) = self.parts.fleet.apply(&Roster::of(&new)) {
+            return refused(state, vec![Problem::bad_value("workers", "", &error.to_string())]);
+        }
+        self.parts.router.reconfigure(wire_up::routing(&new));
+        self.parts.gateway.reconfigure(wire_up::limits(&new), wire_up::rules(&new, self.parts.scheme));
+        logging::set_level(new.logging.level);
+        if !changed.is_empty() || !restart_needed.is_empty() {
+            tracing::info!(
+                source = why,
+                changed = changed.join(","),
+                restart_needed = restart_needed.join(","),
+                "configuration taken over"
+            );
+        }
+        self.reloads.get_or_create(&APPLIED).inc();
+        state.history.applied(at, why, changed.clone(), sources.clone());
+        (state.in_force, state.sources) = (Arc::new(new), sources);
+        Reloaded { applied: true, changed, restart_needed, problems: Vec::new() }
+    }
+
+    /// Ends leases that were not renewed.
+    pub(crate) fn end_leases(&self) {
+        let now = self.parts.clock.now();
+        let over = self.state.lock().sources.members.any_over(now);
+        if over {
+            // The list is what changed: it cannot be refused for a worker that is missing from it.
+            let _ = self.change_members("lease", |members, _| {
+                members.end_leases(now);
+                Ok(())
+            });
+        }
+    }
+
+    /// What a source of discovery says now.
+    fn found(&self, source: &str, workers: Vec<config::MoreWorker>) -> Result<(), Vec<Problem>> {
+        let taken = self.change_members("discovery", |members, _| {
+            members.found(source, workers);
+            Ok(())
+        });
+        match taken {
+            Err(NotTaken::Problems(problems)) => Err(problems),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Control for Live {
+    fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.state.lock().in_force)
+    }
+
+    fn reload(&self, dry_run: bool) -> Reloaded {
+        self.reload_because("admin", dry_run)
+    }
+
+    fn rollback(&self, id: u64) -> Option<Reloaded> {
+        let state = &mut *self.state.lock();
+        let mut sources = state.history.sources_of(id)?;
+        // What discovery found meanwhile is not configuration.
+        sources.members.keep_found_of(&state.sources.members);
+        let settings = sources.settings();
+        let reloaded = self.take(state, sources, settings, "admin", false);
+        if reloaded.applied {
+            self.keep_members(state);
+        }
+        Some(reloaded)
+    }
+
+    fn history(&self) -> Vec<HistoryEntry> {
+        self.state.lock().history.entries()
+    }
+
+    fn add_worker(&self, worker: NamedWorker, replace: bool) -> Result<(String, bool), NotTaken> {
+        may_be_an_engine(&worker)?;
+        let now = self.parts.clock.now();
+        self.change_members("admin", |members, in_force| members.put(worker, replace, in_force, now))
+    }
+
+    fn remove_worker(&self, name: &str) -> bool {
+        let removed = self.change_members("admin", |members, in_force| Ok(members.remove(name, in_force)));
+        removed.unwrap_or(false)
+    }
+}
+
+/// Whoever may call the admin API makes this process connect somewhere: not to a metadata service.
+fn may_be_an_engine(worker: &NamedWorker) -> Result<(), NotTaken> {
+    let url = worker.entry.get("url").and_then(|url| url.as_str()).and_then(|url| url.parse::<WorkerUrl>().ok());
+    let forbidden = url.and_then(|url| Destinations::Engines.check_host(&url.address()).err());
+    forbidden.map_or(Ok(()), |forbidden| Err(NotTaken::Forbidden(forbidden.to_string())))
+}

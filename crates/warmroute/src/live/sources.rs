@@ -1,0 +1,90 @@
+//! Where the configuration comes from.
+
+use std::{path::PathBuf, sync::Arc};
+
+use config::{Override, Problem, Settings};
+
+use super::{members::Members, state_file};
+use crate::settings::{self, Given};
+
+/// All sources, as last read. Comparing two says whether anything is different.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Sources {
+    path: Option<PathBuf>,
+    /// The file's text.
+    text: Option<Arc<str>>,
+    env: Arc<Vec<(String, String)>>,
+    flags: Arc<Vec<Flag>>,
+    pub(super) members: Members,
+}
+
+/// [`Override`], comparable.
+#[derive(Clone, Debug, PartialEq)]
+struct Flag {
+    path: String,
+    value: String,
+    flag: String,
+}
+
+impl Sources {
+    /// The file of this path, under this environment and these flags; the file is read now.
+    pub(crate) fn read(
+        path: Option<PathBuf>,
+        env: Vec<(String, String)>,
+        overrides: Vec<Override>,
+    ) -> Result<Self, Vec<Problem>> {
+        let flag = |Override { path, value, flag }| Flag { path, value, flag };
+        let flags = Arc::new(overrides.into_iter().map(flag).collect());
+        let mut sources = Self { path, text: None, env: Arc::new(env), flags, members: Members::default() };
+        sources.reread()?;
+        Ok(sources)
+    }
+
+    /// Takes the workers of the state file in, which the settings of the file name.
+    pub(crate) fn remember(&mut self, settings: &Settings) -> Result<(), Vec<Problem>> {
+        let Some(path) = &settings.discovery.state_file else { return Ok(()) };
+        self.members = state_file::read(path).map_err(|message| {
+            let problem = Problem::bad_value("discovery.state_file", &path.display().to_string(), &message);
+            vec![settings.locate(problem)]
+        })?;
+        Ok(())
+    }
+
+    /// Reads the file again.
+    pub(super) fn reread(&mut self) -> Result<(), Vec<Problem>> {
+        if let Some(path) = &self.path {
+            self.text = Some(settings::read(path, &path.display().to_string())?.into());
+        }
+        Ok(())
+    }
+
+    /// The file, if there is one.
+    pub(super) fn path(&self) -> Option<&PathBuf> {
+        self.path.as_ref()
+    }
+
+    /// The file's text, as last read.
+    pub(super) fn text(&self) -> Option<&str> {
+        self.text.as_deref()
+    }
+
+    /// The settings that all of it together makes.
+    pub(crate) fn settings(&self) -> Result<Settings, Vec<Problem>> {
+        let name = self.path.as_ref().map_or_else(|| "configuration".to_owned(), |path| path.display().to_string());
+        let overrides: Vec<Override> = self.flags.iter().map(Flag::as_override).collect();
+        settings::check(&Given {
+            name: &name,
+            text: self.text.as_deref(),
+            env: &self.env,
+            overrides: &overrides,
+            left_out: &self.members.left_out(),
+            more_workers: &self.members.more_workers(),
+        })
+    }
+}
+
+impl Flag {
+    fn as_override(&self) -> Override {
+        Override { path: self.path.clone(), value: self.value.clone(), flag: self.flag.clone() }
+    }
+}

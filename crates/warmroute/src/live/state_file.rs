@@ -1,0 +1,49 @@
+//! The file that keeps what operators added and took out, over a restart.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::members::Members;
+
+/// What the file says it is.
+const SCHEMA: &str = "warmroute.state/1";
+
+#[derive(Serialize, Deserialize)]
+struct File {
+    schema: String,
+    #[serde(flatten)]
+    members: Members,
+}
+
+/// What is in the file; nothing where there is none yet.
+pub(super) fn read(path: &Path) -> Result<Members, String> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Members::default()),
+        Err(error) => return Err(format!("the file cannot be read: {error}")),
+    };
+    let file: File = serde_json::from_str(&text)
+        .map_err(|error| format!("the file is no state of a router ({error}): remove it, or give another path"))?;
+    if file.schema != SCHEMA {
+        return Err(format!("the file is {:?}, expected {SCHEMA}: remove it, or give another path", file.schema));
+    }
+    Ok(file.members)
+}
+
+/// Replaces the file. It may hold keys of workers: nobody else may read it.
+pub(super) fn write(path: &Path, members: &Members) -> io::Result<()> {
+    let file = File { schema: SCHEMA.to_owned(), members: members.lasting() };
+    let text = serde_json::to_vec_pretty(&file).map_err(io::Error::other)?;
+    let beside = path.with_extension("new");
+    let mut out = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+    out.write_all(&text)?;
+    out.sync_all()?;
+    drop(out);
+    fs::rename(&beside, path)
+}

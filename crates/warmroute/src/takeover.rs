@@ -1,0 +1,238 @@
+//! A restart without a closed door: a new process gets the listening sockets of the one that runs, which then ends with what
+//! it has begun.
+//!
+//! The new one asks over the running one's admin listener, and names a unix socket in a directory of its own; the running
+//! one connects to it and gives the sockets. It goes on as if nothing had happened until the new one says that it serves.
+
+use std::{
+    fs::DirBuilder,
+    io::{self, Write},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{fs::DirBuilderExt, net::UnixListener, net::UnixStream},
+    },
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use config::Settings;
+use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
+use net::{Address, ListenAddr, Listener, Shared, WorkerUrl, fetch, handover};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use crate::{
+    drain::{Draining, NewConnections},
+    wire_up,
+};
+
+const SCHEMA: &str = "warmroute.takeover/1";
+/// For one step between the two processes.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The new process looks at its workers before it says that it serves.
+const LONGEST_START: Duration = Duration::from_secs(60);
+/// Longest answer of the running process.
+const LONGEST_ANSWER: usize = 64 * 1024;
+
+/// What a socket is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Door {
+    /// Clients.
+    Data,
+    /// Operators.
+    Admin,
+}
+
+/// The text that goes with the sockets, in their order.
+#[derive(Serialize, Deserialize)]
+struct Note {
+    schema: String,
+    sockets: Vec<Named>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Named {
+    door: Door,
+    address: String,
+}
+
+/// The running process's side.
+#[derive(Debug)]
+pub(crate) struct Handing {
+    doors: Vec<(Door, Weak<Listener>)>,
+    draining: Arc<Draining>,
+    /// Whether another process has taken over.
+    done: watch::Sender<bool>,
+    asked: AtomicBool,
+}
+
+impl Handing {
+    pub(crate) fn new(doors: Vec<(Door, Weak<Listener>)>, draining: Arc<Draining>) -> Arc<Self> {
+        Arc::new(Self { doors, draining, done: watch::Sender::new(false), asked: AtomicBool::new(false) })
+    }
+
+    /// Resolves when another process has taken over.
+    pub(crate) fn done(&self) -> watch::Receiver<bool> {
+        self.done.subscribe()
+    }
+
+    /// Gives the sockets to the process that listens at `socket`. Blocks for a moment; what follows is waited for aside.
+    pub(crate) fn to(self: &Arc<Self>, socket: &Path) -> Result<(), String> {
+        if self.asked.swap(true, Ordering::AcqRel) {
+            return Err("another process is taking over already: wait until it has, or has ended".to_owned());
+        }
+        let given = self.give(socket).inspect_err(|_| self.asked.store(false, Ordering::Release));
+        let (stream, shared) = given.map_err(|error| format!("the listening sockets could not be given: {error}"))?;
+        let this = Arc::clone(self);
+        tokio::task::spawn_blocking(move || this.wait(&stream, &shared));
+        Ok(())
+    }
+
+    fn give(&self, socket: &Path) -> io::Result<(UnixStream, Vec<Shared>)> {
+        let mut note = Note { schema: SCHEMA.to_owned(), sockets: Vec::new() };
+        let mut shared = Vec::new();
+        for (door, listener) in &self.doors {
+            let Some(listener) = listener.upgrade() else { return Err(io::Error::other("this process is ending")) };
+            let share = listener.share()?;
+            note.sockets.push(Named { door: *door, address: share.address.to_string() });
+            shared.push(share);
+        }
+        let stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(LONGEST_START))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let sockets: Vec<_> = shared.iter().map(|share| share.socket.as_fd()).collect();
+        handover::give(&stream, &sockets, &serde_json::to_vec(&note).map_err(io::Error::other)?)?;
+        Ok((stream, shared))
+    }
+
+    fn wait(&self, stream: &UnixStream, shared: &[Shared]) {
+        if matches!(handover::heard(stream), Ok(true)) {
+            tracing::info!("another process has taken over: ending with what runs");
+            shared.iter().for_each(Shared::leave_to_the_other);
+            self.draining.begin(NewConnections::HandedOver, None);
+            self.done.send_replace(true);
+        } else {
+            tracing::warn!("the process that asked for the listening sockets has not taken over: going on");
+            self.asked.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// The sockets that a running process gave.
+#[derive(Debug)]
+pub(crate) struct Given {
+    sockets: Vec<(Door, ListenAddr, OwnedFd)>,
+    stream: UnixStream,
+}
+
+impl Given {
+    /// The socket for this door, if the running process had one at `wanted`, or at a port that the system chose where
+    /// `wanted` leaves that to it.
+    pub(crate) fn listener(&mut self, door: Door, wanted: &ListenAddr) -> Option<io::Result<Listener>> {
+        let any_port = wanted.port() == Some(0);
+        let fits = |(own, address, _): &(Door, ListenAddr, OwnedFd)| {
+            let same_host = any_port && address.clone().with_port(0).address() == wanted.address();
+            *own == door && (same_host || address.address() == wanted.address())
+        };
+        let at = self.sockets.iter().position(fits)?;
+        let (_, address, socket) = self.sockets.remove(at);
+        Some(Listener::taken(socket, &address))
+    }
+
+    /// We serve: the other process may end.
+    pub(crate) fn taken_over(mut self) -> io::Result<()> {
+        self.stream.write_all(b"1")
+    }
+}
+
+/// Asks the process that runs with these settings for its sockets; `None`: there is none.
+///
+/// # Errors
+///
+/// It runs, and does not give them.
+pub(crate) async fn ask(settings: &Settings) -> Result<Option<Given>, String> {
+    let url = admin_url(&wire_up::address(&settings.admin.listen))?;
+    let meeting = Meeting::new().map_err(|error| format!("no socket for a take-over could be made: {error}"))?;
+    let mut headers = HeaderMap::new();
+    // The start has checked the file; the running process says so if it wants another token.
+    let token = settings.admin.token_file.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
+    if let Some(value) = token.and_then(|token| HeaderValue::try_from(format!("Bearer {}", token.trim())).ok()) {
+        headers.insert(AUTHORIZATION, value);
+    }
+    let body = serde_json::json!({"socket": meeting.path}).to_string();
+    let asked = fetch::post(&url, "/admin/takeover", &headers, Some(Bytes::from(body)), PATIENCE, LONGEST_ANSWER);
+    let reply = match asked.await {
+        Ok(reply) => reply,
+        Err(fetch::FetchError::Connect { .. }) => return Ok(None),
+        Err(error) => return Err(format!("the running process did not answer a take-over: {error}")),
+    };
+    if !reply.status.is_success() {
+        let why = String::from_utf8_lossy(&reply.body).chars().take(500).collect::<String>();
+        return Err(format!("the running process refused a take-over with status {}: {why}", reply.status.as_u16()));
+    }
+    let taken = tokio::task::spawn_blocking(move || meeting.take()).await;
+    taken
+        .map_err(io::Error::other)
+        .and_then(|taken| taken)
+        .map(Some)
+        .map_err(|error| format!("the running process gave no listening sockets: {error}"))
+}
+
+fn admin_url(listen: &ListenAddr) -> Result<WorkerUrl, String> {
+    let text = match listen.address() {
+        Address::Tcp { .. } => format!("http://{listen}"),
+        Address::Unix(path) => format!("unix://{}", path.display()),
+    };
+    text.parse().map_err(|error| format!("admin.listen cannot be asked for a take-over: {error}"))
+}
+
+/// Where the running process brings the sockets.
+struct Meeting {
+    folder: PathBuf,
+    path: PathBuf,
+    listener: UnixListener,
+}
+
+impl Meeting {
+    fn new() -> io::Result<Self> {
+        let folder = std::env::temp_dir().join(format!("warmroute-takeover-{}", std::process::id()));
+        // Fails where something is there already: nobody else's directory is used.
+        DirBuilder::new().mode(0o700).create(&folder)?;
+        let path = folder.join("sockets");
+        let listener = UnixListener::bind(&path);
+        let listener = listener.inspect_err(|_| drop(std::fs::remove_dir(&folder)))?;
+        Ok(Self { folder, path, listener })
+    }
+
+    /// The running process connected before it answered.
+    fn take(self) -> io::Result<Given> {
+        self.listener.set_nonblocking(true)?;
+        let (stream, _) = self.listener.accept()?;
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let (sockets, note) = handover::take(&stream)?;
+        let note: Note = serde_json::from_slice(&note).map_err(io::Error::other)?;
+        if note.schema != SCHEMA || note.sockets.len() != sockets.len() {
+            return Err(io::Error::other(format!("it speaks {:?}, expected {SCHEMA}", note.schema)));
+        }
+        let mut named = Vec::new();
+        for (Named { door, address }, socket) in note.sockets.into_iter().zip(sockets) {
+            named.push((door, address.parse::<ListenAddr>().map_err(io::Error::other)?, socket));
+        }
+        Ok(Given { sockets: named, stream })
+    }
+}
+
+impl Drop for Meeting {
+    fn drop(&mut self) {
+        // A left-over in the directory for temporary files hurts nobody.
+        let _ = std::fs::remove_file(&self.path);
+        let _ = std::fs::remove_dir(&self.folder);
+    }
+}

@@ -1,0 +1,175 @@
+//! Workers that operators add, replace and take out.
+
+use contract_id::contract;
+use serde_json::{Value, json};
+
+use crate::{
+    configured::Configured,
+    harness::{Program, RawClient, Router as _, Sim as _, chat, eventually, streamed},
+};
+
+fn one(urls: &[String]) -> String {
+    format!("workers: [{{name: a, url: \"{}\"}}]\n", urls[0])
+}
+
+#[test]
+fn a_worker_is_added_used_replaced_and_taken_out() {
+    let it = Configured::start(3, one, &[]);
+    it.until_ready(&["a"]);
+    let urls = it.urls();
+    let added = it.post("/admin/workers", &json!({"name": "b", "url": urls[1], "weight": 2.0}));
+    assert_eq!(added.status, 201, "{}", added.text());
+    assert_eq!((&added.json()["name"], &added.json()["weight"]), (&json!("b"), &json!(2.0)));
+    it.until_ready(&["a", "b"]);
+    let again = it.post("/admin/workers", &json!({"name": "b", "url": urls[2]}));
+    assert_eq!((again.status, again.error_code().as_str()), (409, "worker_exists"));
+
+    let replaced = it.call("PUT", "/admin/workers/b", json!({"url": urls[2]}).to_string().as_bytes());
+    assert_eq!((replaced.status, &replaced.json()["url"]), (200, &json!(urls[2])), "{}", replaced.text());
+    it.until_ready(&["a", "b"]);
+    let new = it.call("PUT", "/admin/workers/c", json!({"url": urls[1]}).to_string().as_bytes());
+    assert_eq!(new.status, 201, "{}", new.text());
+    it.until_ready(&["a", "b", "c"]);
+
+    // A worker of the file can be taken out, too; it stays out over a reload.
+    for name in ["a", "c"] {
+        let removed = it.call("DELETE", &format!("/admin/workers/{name}"), b"");
+        let told = removed.json();
+        assert_eq!(
+            (removed.status, &told["name"], &told["safe_to_remove"]),
+            (200, &json!(name), &json!(true)),
+            "{told}"
+        );
+    }
+    it.until_ready(&["b"]);
+    assert_eq!(it.reload(false).0, 200);
+    it.until_ready(&["b"]);
+    let again = it.call("DELETE", "/admin/workers/c", b"");
+    assert_eq!((again.status, &again.json()["state"]), (200, &json!("removed")), "a repeated call is as good");
+    let unknown = it.call("DELETE", "/admin/workers/nobody", b"");
+    assert_eq!((unknown.status, unknown.error_code().as_str()), (404, "worker_not_found"));
+    let served = RawClient::chat(&it.router.data(), &chat("sim", "hi", 3)).reply();
+    assert_eq!((served.status, served.header("x-warmroute-worker")), (200, Some("b")));
+}
+
+#[test]
+#[contract("S38")]
+#[contract("S39")]
+fn what_is_no_worker_is_refused_with_what_is_wrong_and_nothing_changes() {
+    let it = Configured::start(1, one, &[]);
+    for (body, status, code, says) in [
+        (json!({"name": "b"}), 400, "invalid_request", "url"),
+        (json!({"name": "b", "url": "http://user:pw@h:1"}), 400, "invalid_request", "user name or password"),
+        (json!({"name": "b", "url": "http://0x7f.1:80"}), 400, "invalid_request", "unusual spelling"),
+        (json!({"name": "b", "url": "file:///etc/passwd"}), 400, "invalid_request", "not supported"),
+        (json!({"name": "b", "url": "http://h:1", "wieght": 2}), 400, "invalid_request", "weight"),
+        (json!({"name": "b/c", "url": "http://h:1"}), 400, "invalid_request", "name"),
+        (json!({"url": "http://h:1", "lease_ttl": "soon"}), 400, "invalid_request", "lease_ttl"),
+        (json!({"url": "http://169.254.169.254/x"}), 403, "destination_forbidden", "metadata"),
+        (json!({"url": "http://h:1", "api_key": "${HOME}"}), 201, "", ""),
+    ] {
+        let reply = it.post("/admin/workers", &body);
+        assert_eq!(reply.status, status, "{body}: {}", reply.text());
+        if status != 201 {
+            assert_eq!(reply.error_code(), code, "{body}");
+            assert!(reply.text().contains(says), "{body}: {}", reply.text());
+        }
+        assert!(!reply.text().contains("user:pw"));
+    }
+    let names: Vec<String> = it.states().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["a", "h:1"]);
+}
+
+#[test]
+#[contract("DY38")]
+fn a_worker_with_a_lease_goes_unless_it_renews_it() {
+    let it = Configured::start(2, one, &[]);
+    let urls = it.urls();
+    let lease = |name: &str| {
+        let body = json!({"url": urls[1], "lease_ttl": "2s"}).to_string();
+        it.call("PUT", &format!("/admin/workers/{name}"), body.as_bytes()).status
+    };
+    assert_eq!(lease("b"), 201);
+    it.until_ready(&["a", "b"]);
+    for _ in 0..4 {
+        std::thread::sleep(std::time::Duration::from_millis(700));
+        assert_eq!(lease("b"), 200);
+        assert!(it.states().contains(&("b".to_owned(), "ready".to_owned())));
+    }
+    it.until_ready(&["a"]);
+}
+
+#[test]
+fn what_operators_added_and_took_out_is_there_after_a_restart_where_a_state_file_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state.json");
+    let flags = ["--state-file", state.to_str().unwrap()];
+    let it = Configured::start(2, one, &flags);
+    it.until_ready(&["a"]);
+    let added = it.post("/admin/workers", &json!({"name": "b", "url": it.urls()[1], "api_key": "sk-secret-of-b"}));
+    assert_eq!(added.status, 201);
+    let leased =
+        it.call("PUT", "/admin/workers/c", json!({"url": it.urls()[1], "lease_ttl": 60}).to_string().as_bytes());
+    assert_eq!(leased.status, 201, "{}", leased.text());
+    it.call("DELETE", "/admin/workers/a", b"");
+    it.until_ready(&["b", "c"]);
+    use std::os::unix::fs::PermissionsExt as _;
+    assert_eq!(std::fs::metadata(&state).unwrap().permissions().mode() & 0o777, 0o600, "there are keys in it");
+
+    let Configured { router, engines, folder: kept } = it;
+    drop(router);
+    let path = kept.path().join("warmroute.yaml");
+    let again = Program::serve(&[], &["-c", path.to_str().unwrap(), flags[0], flags[1]]);
+    let again = Configured { router: again, engines, folder: kept };
+    again.until_ready(&["b"]);
+    assert_eq!(again.in_force("/workers/0/api_key"), "***");
+    // Who was taken out can be taken in again.
+    let back = again.call("PUT", "/admin/workers/a", json!({"url": again.urls()[0]}).to_string().as_bytes());
+    assert_eq!(back.status, 201, "{}", back.text());
+    again.until_ready(&["a", "b"]);
+
+    std::fs::write(&state, "{").unwrap();
+    let refused = Program::finish(&["serve", "-c", again.path().to_str().unwrap(), flags[0], flags[1], "--port", "0"]);
+    assert_eq!(refused.code, Some(78));
+    assert!(refused.stderr.contains("discovery.state_file"), "{}", refused.stderr);
+}
+
+#[test]
+#[contract("F98")]
+fn a_drained_worker_ends_what_it_has_says_what_would_be_lost_and_can_be_resumed() {
+    let it = Configured::start(
+        2,
+        |urls| format!("workers: [{{name: a, url: \"{}\"}}, {{name: b, url: \"{}\"}}]\n", urls[0], urls[1]),
+        &[],
+    );
+    it.until_ready(&["a", "b"]);
+    let pin = [("x-warmroute-worker", "a"), ("content-type", "application/json")];
+    let long = crate::harness::long_chat("sim", 200, 3).to_string();
+    RawClient::post_with(&it.router.data(), "/v1/chat/completions", &pin, long.as_bytes());
+    let mut client = RawClient::connect(&it.router.data());
+    let body = streamed(chat("sim", "hi", 3000)).to_string();
+    client.send("POST", "/v1/chat/completions", &pin, body.as_bytes());
+    let begun = client.read_until("content");
+
+    let drained = || it.call("POST", "/admin/workers/a/drain", b"").json();
+    let told = drained();
+    assert_eq!(told["state"], "draining");
+    assert_eq!((&told["in_flight"], &told["safe_to_remove"]), (&json!(1), &json!(false)), "{told}");
+    assert!(told["warm_tokens_lost"].as_u64().unwrap() >= 100, "{told}");
+    assert_eq!(drained()["state"], "draining", "a repeated call is as good");
+    for n in 0..4 {
+        let reply = RawClient::chat(&it.router.data(), &chat("sim", &format!("{n}"), 2)).reply();
+        assert_eq!(reply.header("x-warmroute-worker"), Some("b"));
+    }
+    let pinned = RawClient::post_with(&it.router.data(), "/v1/chat/completions", &pin, long.as_bytes());
+    assert_eq!(pinned.status, 503, "{}", pinned.text());
+    assert!(client.body(begun).clean, "what ran goes on");
+    eventually("it to be safe to remove", || (drained()["safe_to_remove"] == true).then_some(()));
+    let resumed: Value = it.call("POST", "/admin/workers/a/resume", b"").json();
+    assert_eq!((&resumed["state"], &resumed["safe_to_remove"]), (&json!("ready"), &json!(false)));
+    let reply = RawClient::post_with(&it.router.data(), "/v1/chat/completions", &pin, long.as_bytes());
+    assert_eq!(reply.status, 200);
+    assert_eq!(it.call("POST", "/admin/workers/x/drain", b"").status, 404);
+    it.router.settled();
+    assert_eq!(it.engines[0].stats()["aborted"], 0);
+}
