@@ -15,7 +15,9 @@ use crate::{AdminParts, answer};
 
 /// Gives the listening sockets to the process at a unix socket.
 #[derive(Clone)]
-pub struct Takeover(Arc<dyn Fn(&Path) -> Result<(), String> + Send + Sync>);
+pub struct Takeover(Arc<Give>);
+
+type Give = dyn Fn(&Path) -> Result<(), String> + Send + Sync;
 
 impl Takeover {
     /// Gives them by `give`, which says why not.

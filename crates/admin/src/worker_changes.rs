@@ -56,7 +56,7 @@ fn read(name: Option<String>, body: &[u8]) -> Result<NamedWorker, ApiError> {
     let lease_ttl = entry.remove("lease_ttl").filter(|ttl| !ttl.is_null()).map(lease).transpose()?;
     if let Some(name) = &name {
         let own = entry.entry("name").or_insert_with(|| name.as_str().into());
-        if *own != Value::from(name.as_str()) {
+        if own.as_str() != Some(name.as_str()) {
             let message = format!("name is {own}, and the path says {name:?}: leave it out, or send the same");
             return Err(ApiError::new(ErrorCode::InvalidRequest, message).param("name"));
         }

@@ -7,7 +7,7 @@
 //! failure sees it.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
@@ -68,8 +68,8 @@ pub(crate) struct Board {
     claims: Mutex<HashMap<String, WorkerId>>,
     /// Sockets of ours that workers share, by endpoint, while any of them is there.
     shared: Mutex<HashMap<String, Weak<SharedSocket>>>,
-    /// First verdicts said so far.
-    pub(crate) verdicts: watch::Sender<u64>,
+    /// Workers that have had their first verdict.
+    pub(crate) judged: watch::Sender<HashSet<WorkerId>>,
 }
 
 impl std::fmt::Debug for Board {
@@ -83,10 +83,10 @@ impl Board {
     pub(crate) fn new(entries: Vec<Entry>, ejection: Ejection, index: Arc<KvIndex>, clock: Clock) -> Self {
         let failing = entries.iter().map(|entry| (entry.view.id, AtomicBool::new(false))).collect();
         let snapshot = ArcSwap::from_pointee(snapshot_build::build(&entries));
-        let verdicts = watch::Sender::new(0);
+        let judged = watch::Sender::default();
         let (entries, claims, shared) = (Mutex::new(entries), Mutex::default(), Mutex::default());
         let (ejection, failing) = (RwLock::new(ejection), RwLock::new(failing));
-        Self { clock, index, ejection, snapshot, entries, failing, claims, shared, verdicts }
+        Self { clock, index, ejection, snapshot, entries, failing, claims, shared, judged }
     }
 
     /// Takes a worker in, whose number is higher than all before it.
@@ -105,6 +105,7 @@ impl Board {
         self.snapshot.store(Arc::new(snapshot_build::build(&entries)));
         drop(entries);
         self.failing.write().remove(&id);
+        self.judged.send_if_modified(|judged| judged.remove(&id));
         self.index.remove_worker(id);
     }
 

@@ -3,7 +3,10 @@
 //! **Invariant**: a number is given once; a worker is taken out of the board only after its supervisor, and with it every
 //! stream, has ended.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use kv_blocks::{HashScheme, WorkerId};
 use net::WorkerUrl;
@@ -14,7 +17,7 @@ use crate::{
     OnVerdict, Roster, StartError,
     artefacts::ArtefactStore,
     board::{Board, Ejection},
-    entry::Entry,
+    entry::{Admission, Entry},
     look::Orders,
     supervisor::Supervisor,
 };
@@ -116,9 +119,10 @@ impl Crew {
 
     /// See [`crate::Fleet::drain`].
     pub(crate) fn drain(&self, name: &str, drained: bool) -> Option<WorkerId> {
+        let admission = if drained { Admission::Closed } else { Admission::Open };
         let hands = self.hands.lock();
         let id = hands.keepers.iter().find(|keeper| !keeper.leaving && *keeper.name == *name)?.id;
-        self.board.change(id, |entry| entry.drained = drained);
+        self.board.change(id, |entry| entry.admission = admission);
         Some(id)
     }
 
@@ -142,14 +146,10 @@ impl Crew {
 
     /// Waits until every worker has had its first verdict.
     pub(crate) async fn first_verdicts(&self) {
-        let mut verdicts = self.board.verdicts.subscribe();
-        let all_told = |_: &u64| {
-            let mut all = true;
-            self.board.each(|entry| all &= entry.told);
-            all
-        };
+        let mut judged = self.board.judged.subscribe();
+        let all = |judged: &HashSet<WorkerId>| self.hands.lock().keepers.iter().all(|it| judged.contains(&it.id));
         // The sender lives as long as the board does.
-        let _ = verdicts.wait_for(all_told).await;
+        let _ = judged.wait_for(all).await;
     }
 
     /// Tells every supervisor to end.

@@ -37,10 +37,8 @@ pub(crate) struct Entry {
     pub(crate) wake: Arc<Notify>,
     /// A failed request asks for a look before the next one is due.
     pub(crate) concerned: bool,
-    /// It gets no new requests.
-    pub(crate) drained: bool,
-    /// A verdict on it was said.
-    pub(crate) told: bool,
+    /// Whether it gets new requests.
+    pub(crate) admission: Admission,
 }
 
 impl Entry {
@@ -57,8 +55,7 @@ impl Entry {
             was_ready: false,
             wake: Arc::default(),
             concerned: false,
-            drained: false,
-            told: false,
+            admission: Admission::Open,
         }
     }
 
@@ -118,7 +115,7 @@ impl Entry {
 
     /// It is not configured any more. Its name may be another's from now on, who must be told apart from it.
     pub(crate) fn leave(&mut self, name_is_taken: bool) {
-        self.drained = true;
+        self.admission = Admission::Closed;
         if name_is_taken {
             let view = Arc::make_mut(&mut self.view);
             view.name = format!("{}~{}", view.name, view.id.0).into();
@@ -127,7 +124,10 @@ impl Entry {
 
     /// Its state for whoever has requests: that of its health, unless it is to get none.
     pub(crate) fn state(&self) -> WorkerState {
-        if self.drained { WorkerState::Draining } else { self.health.state() }
+        match self.admission {
+            Admission::Open => self.health.state(),
+            Admission::Closed => WorkerState::Draining,
+        }
     }
 
     /// Nobody listens there. Whether that is news: one outage is counted once, however often it is reported.
@@ -192,6 +192,15 @@ impl Entry {
             problem: view.last_error.clone(),
         }
     }
+}
+
+/// Whether a worker gets new requests, as far as operators and the configuration say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// It does, while it is well.
+    Open,
+    /// It ends what it has.
+    Closed,
 }
 
 /// What is known of a worker's being away.

@@ -314,8 +314,7 @@ impl Supervisor {
             (self.on_verdict)(&verdict);
         }
         if self.told.replace(state).is_none() {
-            self.board.change(self.orders.id, |entry| entry.told = true);
-            self.board.verdicts.send_modify(|verdicts| *verdicts += 1);
+            self.board.judged.send_if_modified(|judged| judged.insert(self.orders.id));
         }
         None
     }

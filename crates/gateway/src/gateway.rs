@@ -217,7 +217,7 @@ impl Gateway {
         });
         Self {
             clusters,
-            shared_prefixes: rules.shared_prefixes.clone().map(|settings| Arc::new(SharedPrefixes::new(settings))),
+            shared_prefixes: rules.shared_prefixes.map(|settings| Arc::new(SharedPrefixes::new(settings))),
             judge: Arc::new(Judge::new(parity, Arc::clone(&fleet), clock)),
             fleet,
             desk: Arc::new(Desk::new(Arc::clone(&router), clock)),

@@ -14,8 +14,8 @@ impl Gateway {
         if let Some(model) = snapshot.model(id) {
             return Ok(Arc::clone(model));
         }
-        // Workers that have never answered may serve anything: the model is not known to be missing.
-        if snapshot.workers.iter().any(|worker| worker.models.is_empty()) {
+        // Workers that have never answered, or are not there yet, may serve anything: the model is not known to be missing.
+        if snapshot.workers.is_empty() || snapshot.workers.iter().any(|worker| worker.models.is_empty()) {
             return Err(request::no_worker());
         }
         Err(not_found(id))

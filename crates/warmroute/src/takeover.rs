@@ -157,7 +157,12 @@ impl Given {
 ///
 /// It runs, and does not give them.
 pub(crate) async fn ask(settings: &Settings) -> Result<Option<Given>, String> {
-    let url = admin_url(&wire_up::address(&settings.admin.listen))?;
+    let listen = wire_up::address(&settings.admin.listen);
+    if listen.port() == Some(0) {
+        // Nobody can be at a place that is not known yet.
+        return Ok(None);
+    }
+    let url = admin_url(&listen)?;
     let meeting = Meeting::new().map_err(|error| format!("no socket for a take-over could be made: {error}"))?;
     let mut headers = HeaderMap::new();
     // The start has checked the file; the running process says so if it wants another token.

@@ -228,8 +228,8 @@ async fn carried(
             handover: &handover,
             failed: &tries.excluded,
         };
-        // One that is tried again has waited, and one without a prompt asks for no work worth waiting for.
-        let may_wait = tries.last.is_none() && !matches!(handover, Handover::NoPrompt);
+        // One that is tried again has waited, unless nobody was left to try it; and one without a prompt asks for no work worth waiting for.
+        let may_wait = (tries.last.is_none() || tries.waits_for_anybody) && !matches!(handover, Handover::NoPrompt);
         let placed = hold::place(gateway, &mut model, &placement, may_wait, &mut wait).await;
         settle.waited(wait.told());
         let Placed { decision, lease, prefill, turn } = match placed {
@@ -311,6 +311,10 @@ struct Tries {
     sends: u32,
     /// Times the only worker was tried again.
     again_there: u32,
+    /// When the first attempt failed.
+    failed_at: Option<Moment>,
+    /// Nobody was left who could have taken it: it waits as one that found nobody in the first place.
+    waits_for_anybody: bool,
     /// Room in the budget, held while the retry that needed it runs.
     permit: Option<RetryPermit>,
     last: Option<Failure>,
@@ -328,7 +332,8 @@ impl Tries {
         deadline: Moment,
     ) -> bool {
         let class = failure.class;
-        self.permit = None;
+        let failed_at = *self.failed_at.get_or_insert(gateway.clock.now());
+        (self.permit, self.waits_for_anybody) = (None, false);
         // Of several 503s the longest wait is what the client is told.
         let failure = match self.last.take() {
             Some(before) if before.retry_after() > failure.retry_after() && before.status == failure.status => before,
@@ -352,6 +357,13 @@ impl Tries {
             }
             return true;
         }
+        // What was not even sent is as if it came now: also to wait, where that is allowed, for whoever comes (back).
+        let may_wait = gateway.clock.now().since(failed_at) < gateway.lobby.rules().nobody;
+        if class == AttemptClass::C0 && may_wait {
+            self.waits_for_anybody = true;
+            self.excluded.clear();
+            return true;
+        }
         let alone = pinned || workers().all(|other| other == worker);
         if !alone || !(class == AttemptClass::C1 || status == Some(503)) {
             return false;
@@ -366,6 +378,8 @@ impl Tries {
             return false;
         }
         tokio::time::sleep(pause).await;
+        // By now it may be known that it is gone.
+        self.waits_for_anybody = may_wait;
         self.excluded.clear();
         true
     }

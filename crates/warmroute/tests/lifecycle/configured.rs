@@ -17,7 +17,12 @@ pub(crate) struct Configured {
 impl Configured {
     /// `engines` simulated engines without events, and a file that `yaml` makes of their URLs.
     pub(crate) fn start(engines: usize, yaml: impl Fn(&[String]) -> String, flags: &[&str]) -> Self {
-        let engines: Vec<_> = (0..engines).map(|_| Program::engine(&["--no-kv-events"])).collect();
+        let engines = (0..engines).map(|_| Program::engine(&["--no-kv-events"])).collect();
+        Self::before(engines, yaml, flags)
+    }
+
+    /// The same before these engines.
+    pub(crate) fn before(engines: Vec<Program>, yaml: impl Fn(&[String]) -> String, flags: &[&str]) -> Self {
         let urls: Vec<_> = engines.iter().map(Program::url).collect();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("warmroute.yaml");

@@ -74,7 +74,7 @@ impl Load {
 
 /// One request; an error says how it was not answered whole.
 fn ask(address: &str, number: u64) -> Result<(), String> {
-    let stream = number % 2 == 0;
+    let stream = number.is_multiple_of(2);
     let mut body = chat("sim", &format!("question {number}"), 5);
     body["seed"] = json!(number);
     let body = if stream { streamed(body) } else { body }.to_string();
