@@ -19,6 +19,8 @@ pub struct Request {
     pub output_tokens: u32,
     /// How the generation ends once they are out.
     pub finish: Finish,
+    /// What the reply says; where it is silent, seed and prompt say it.
+    pub script: Option<Arc<[u32]>>,
     /// LoRA adapter by name: part of every block's hash.
     pub lora: Option<Arc<str>>,
     /// Cache salt: part of the first block's hash, and so of every later one's.

@@ -45,6 +45,8 @@ enum Text {
         /// Prompt and what was generated.
         tokens: Vec<u32>,
         reply: ReplyStream,
+        /// Comes before `reply`.
+        script: Option<Arc<[u32]>>,
         /// Names of the whole blocks of `tokens`, as far as anybody asked.
         names: Vec<EngineHash>,
     },
@@ -54,11 +56,11 @@ enum Text {
 
 impl Sequence {
     pub(crate) fn spelled(request: Request, ready_at: Moment, seed: u64, alphabet: Arc<[u32]>) -> Self {
-        let Request { id, prompt, output_tokens, finish, lora, salt, transferred, priority } = request;
+        let Request { id, prompt, output_tokens, finish, script, lora, salt, transferred, priority } = request;
         // `submit` refuses what does not fit u32.
         let prompt_tokens = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
         let reply = ReplyStream::new(seed, &prompt, alphabet);
-        let text = Text::Spelled { tokens: prompt.to_vec(), reply, names: Vec::new() };
+        let text = Text::Spelled { tokens: prompt.to_vec(), reply, script, names: Vec::new() };
         Self {
             lora,
             salt,
@@ -181,8 +183,10 @@ impl Sequence {
     /// Generates the next token.
     pub(crate) fn generate(&mut self) -> (u32, Option<Finish>) {
         let token = match &mut self.text {
-            Text::Spelled { tokens, reply, .. } => {
-                let token = reply.token(self.emitted);
+            Text::Spelled { tokens, reply, script, .. } => {
+                let place = self.emitted;
+                let scripted = script.as_ref().and_then(|script| script.get(place as usize)).copied();
+                let token = scripted.unwrap_or_else(|| reply.token(place));
                 tokens.push(token);
                 token
             }

@@ -23,6 +23,17 @@ fn a_request_gets_its_tokens_one_a_step_and_ends_with_its_reason() {
 }
 
 #[test]
+fn a_scripted_reply_says_its_script_and_then_goes_on_by_itself() {
+    let mut bench = Bench::new(settings(64));
+    let script = [7, 8, 9];
+    bench.submit(request(1, &tokens(1, 5), 5));
+    bench.submit(Request { script: Some(script.as_slice().into()), ..request(2, &tokens(1, 5), 5) });
+    bench.run();
+    let (plain, scripted) = (bench.reply(1), bench.reply(2));
+    assert_eq!((&scripted[..3], &scripted[3..]), (&script[..], &plain[3..]));
+}
+
+#[test]
 fn time_to_first_token_is_overhead_plus_step_plus_prefill() {
     let timing = Timing::new(Profile::named("toy").unwrap()).overhead_ms(2.0);
     let mut engine = Engine::new(EngineSettings { timing, max_num_batched_tokens: 8_192, ..settings(1_000) });

@@ -123,6 +123,9 @@ pub struct EngineArgs {
     /// LoRA adapters, by name.
     #[arg(long, value_delimiter = ',', value_name = "A,B")]
     pub loras: Vec<String>,
+    /// Answer /v1/messages and /v1/messages/count_tokens too, in Anthropic's shapes.
+    #[arg(long)]
+    pub anthropic: bool,
     /// Key that requests under /v1 must carry as a bearer token.
     #[arg(long)]
     pub api_key: Option<String>,

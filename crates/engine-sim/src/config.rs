@@ -51,6 +51,8 @@ pub struct EngineConfig {
     pub(crate) dp_size: u32,
     pub(crate) role: WorkerRole,
     pub(crate) loras: Vec<Arc<str>>,
+    /// Whether Anthropic's routes are answered.
+    pub(crate) anthropic: bool,
     pub(crate) api_key: Option<String>,
     pub(crate) seed: u64,
     pub(crate) startup_delay: Duration,
@@ -159,6 +161,7 @@ impl TryFrom<EngineArgs> for EngineConfig {
             dp_size: args.dp_size,
             role: args.role,
             loras: args.loras.iter().filter(|name| !name.is_empty()).map(|name| Arc::from(name.as_str())).collect(),
+            anthropic: args.anthropic,
             api_key: args.api_key,
             seed: args.seed,
             startup_delay: args.startup_delay,

@@ -16,6 +16,7 @@ mod http;
 mod publisher;
 mod rank;
 mod running;
+mod script;
 mod server_state;
 mod tokenizer;
 mod wire;

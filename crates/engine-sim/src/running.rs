@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     EngineConfig, EngineError,
-    http::serve,
+    http::{ResponseStore, serve},
     publisher::Publisher,
     rank::Rank,
     server_state::{Counts, ServerState},
@@ -49,6 +49,7 @@ pub async fn start(config: EngineConfig) -> Result<RunningEngine, EngineError> {
         ranks,
         fault: crate::fault::FaultSlot::default(),
         counts: Counts::default(),
+        responses: ResponseStore::default(),
         ready_at: clock.now() + config.startup_delay,
         started_unix_s: clock.unix_s(),
         clock,

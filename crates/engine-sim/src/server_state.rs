@@ -9,7 +9,7 @@ use kv_blocks::Moment;
 use net::Clock;
 use parking_lot::Mutex;
 
-use crate::{config::EngineConfig, fault::FaultSlot, rank::Rank, tokenizer::SimTokenizer};
+use crate::{config::EngineConfig, fault::FaultSlot, http::ResponseStore, rank::Rank, tokenizer::SimTokenizer};
 
 /// One engine's state behind its HTTP server.
 #[derive(Debug)]
@@ -19,6 +19,7 @@ pub(crate) struct ServerState {
     pub(crate) ranks: Vec<Arc<Rank>>,
     pub(crate) fault: FaultSlot,
     pub(crate) counts: Counts,
+    pub(crate) responses: ResponseStore,
     pub(crate) clock: Clock,
     /// `/health` answers 503 until then.
     pub(crate) ready_at: Moment,

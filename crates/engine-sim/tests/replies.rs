@@ -163,7 +163,7 @@ async fn refusals_have_vllms_status_and_shape() {
         (400, with("messages", json!([]))),
         (400, chat(&long_text(60), 1)),
         (400, chat("Hi", 60)),
-        (400, with("n", json!(2))),
+        (400, with("n", json!(0))),
         (400, with("cache_salt", json!(""))),
         (400, with("max_tokens", json!(0))),
         (400, json!([1])),

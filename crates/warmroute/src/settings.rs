@@ -18,7 +18,8 @@ const API_KEY: &str = "WARMROUTE_API_KEY";
 /// Holds the admin token for commands that ask a running router.
 pub(crate) const ADMIN_TOKEN: &str = "WARMROUTE_ADMIN_TOKEN";
 /// Variables that are no configuration keys.
-const OWN_ENV: &[&str] = &[API_KEY, ADMIN_TOKEN, "WARMROUTE_TEST_PYTHON", "WARMROUTE_WRITE_STATUS"];
+const OWN_ENV: &[&str] =
+    &[API_KEY, ADMIN_TOKEN, "WARMROUTE_TEST_NODE", "WARMROUTE_TEST_PYTHON", "WARMROUTE_WRITE_STATUS"];
 
 /// The variables of this process. One that is not UTF-8 can be neither a key of ours nor a value that the file may use.
 pub(crate) fn environment() -> Vec<(String, String)> {

@@ -33,6 +33,7 @@ pub(crate) fn request(id: u64, prompt: &[u32], output_tokens: u32) -> Request {
         prompt: prompt.into(),
         output_tokens,
         finish: Finish::Length,
+        script: None,
         lora: None,
         salt: None,
         transferred: false,

@@ -3,18 +3,14 @@
 use std::sync::Arc;
 
 use engine_model::ReplyStream;
-use http::{Request, Response, StatusCode};
-use hyper::body::Incoming;
+use http::{HeaderMap, Response, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::{
-    fault::Fault,
-    server_state::{Counts, ServerState},
-};
+use crate::server_state::{Counts, ServerState};
 
 use super::{
-    ApiError, Body, Cut, body, generate,
+    ApiError, Body, body, generate, prompts,
     request::{self, GenerationBody, Prompts},
     shape::Dialect,
 };
@@ -31,29 +27,14 @@ struct EmbeddingBody {
     encoding_format: Option<String>,
 }
 
-/// Answers one embedding request, unless a fault says otherwise. Faults inside a body do not apply.
-pub(crate) async fn answer(state: Arc<ServerState>, request: Request<Incoming>) -> Result<Response<Body>, Cut> {
-    Counts::add(&state.counts.requests);
-    let body = request::read(request).await;
-    match state.fault.take() {
-        Some(Fault::Status(status)) => return Ok(ApiError::of_status(status).into_response()),
-        Some(Fault::Hang) => std::future::pending().await,
-        Some(Fault::Reset) => return Err(Cut),
-        _ => {}
-    }
-    let reply = match body {
-        Ok(body) => embed(state, &body).await,
-        Err(error) => Err(error),
-    };
-    Ok(reply.unwrap_or_else(ApiError::into_response))
-}
-
-async fn embed(state: Arc<ServerState>, body: &[u8]) -> Result<Response<Body>, ApiError> {
+/// One vector for each input.
+pub(crate) async fn embed(
+    state: Arc<ServerState>,
+    headers: HeaderMap,
+    body: &[u8],
+) -> Result<Response<Body>, ApiError> {
     let body: EmbeddingBody = request::parse(body)?;
-    let model = body.model.unwrap_or_else(|| state.config.model.clone());
-    if state.adapter(&model).is_none() {
-        return Err(ApiError::unknown_model(&model, &state.config.model));
-    }
+    let model = generate::known_model(&state, body.model.as_deref())?;
     let dimensions = body.dimensions.unwrap_or(DIMENSIONS);
     if !(1..=MOST_DIMENSIONS).contains(&dimensions) {
         return Err(ApiError::bad_request(
@@ -72,7 +53,7 @@ async fn embed(state: Arc<ServerState>, body: &[u8]) -> Result<Response<Body>, A
         }
     };
     let input = GenerationBody { prompt: Some(body.input), ..GenerationBody::default() };
-    let inputs = generate::prompts(Arc::clone(&state), Dialect::Completions, input).await?;
+    let inputs = prompts::prompts(Arc::clone(&state), Dialect::Completions, input).await?;
     Counts::add(&state.counts.executions);
     let tokens: usize = inputs.iter().map(|ids| ids.len()).sum();
     let data: Vec<Value> = inputs
@@ -87,7 +68,7 @@ async fn embed(state: Arc<ServerState>, body: &[u8]) -> Result<Response<Body>, A
     Ok(body::json(
         StatusCode::OK,
         &json!({
-            "id": format!("embd-{:016x}", state.counts.next_id()),
+            "id": generate::reply_id(&state, "embd", &headers),
             "object": "list",
             "created": state.clock.unix_s(),
             "model": model,

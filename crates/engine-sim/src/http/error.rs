@@ -3,7 +3,10 @@
 use http::{Response, StatusCode};
 use serde_json::json;
 
-use super::body::{self, Body};
+use super::{
+    body::{self, Body},
+    shape::Dialect,
+};
 
 /// A refused request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +28,15 @@ impl ApiError {
             kind: "NotFoundError",
             message: format!("The model `{model}` does not exist. Valid aliases: {known}."),
             param: Some("model"),
+        }
+    }
+
+    pub(crate) fn unknown_response(id: &str) -> Self {
+        Self {
+            status: StatusCode::NOT_FOUND,
+            kind: "NotFoundError",
+            message: format!("Response with id {id} not found."),
+            param: Some("previous_response_id"),
         }
     }
 
@@ -79,7 +91,32 @@ impl ApiError {
         }})
     }
 
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// As Anthropic writes it.
+    pub(crate) fn anthropic(&self) -> serde_json::Value {
+        let kind = match self.status.as_u16() {
+            404 => "not_found_error",
+            413 => "request_too_large",
+            429 => "rate_limit_error",
+            503 => "overloaded_error",
+            400..500 => "invalid_request_error",
+            _ => "api_error",
+        };
+        json!({"type": "error", "error": {"type": kind, "message": self.message}})
+    }
+
     pub(crate) fn into_response(self) -> Response<Body> {
         body::json(self.status, &self.value())
+    }
+
+    /// In the shape of the API that was called.
+    pub(crate) fn into_response_in(self, dialect: Dialect) -> Response<Body> {
+        match dialect {
+            Dialect::Messages => body::json(self.status, &self.anthropic()),
+            _ => self.into_response(),
+        }
     }
 }

@@ -8,14 +8,23 @@ mod embeddings;
 mod error;
 mod generate;
 mod info;
+mod lines;
+mod logprobs;
+mod messages;
 mod metrics;
+mod pooling;
+mod prompts;
+mod reply;
 mod request;
+mod responses;
 mod routes;
+mod scoring;
 mod shape;
 mod sim;
 mod stream;
 mod tokenize;
 mod transfer;
+mod wish;
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,6 +35,7 @@ use tokio::task::JoinSet;
 
 pub(crate) use body::{Body, Cut};
 pub(crate) use error::ApiError;
+pub(crate) use responses::ResponseStore;
 
 use crate::server_state::ServerState;
 

@@ -5,14 +5,14 @@ use http::Request;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use serde::{Deserialize, de::DeserializeOwned};
-use serde_json::value::RawValue;
+use serde_json::{Value, value::RawValue};
 
 use super::{error::ApiError, transfer::TransferParams};
 
 /// Largest body that is read; a longer one is refused.
 const MOST_BYTES: usize = 64 << 20;
 
-/// A chat or completion request; what is not listed is ignored, as are `stop`, sampling parameters and log probabilities.
+/// A chat or completion request; what is not listed is ignored, as are sampling parameters.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct GenerationBody {
@@ -39,6 +39,16 @@ pub(crate) struct GenerationBody {
     pub(crate) chat_template: Option<Box<RawValue>>,
     pub(crate) chat_template_kwargs: Option<Box<RawValue>>,
     pub(crate) reasoning_effort: Option<Box<RawValue>>,
+    pub(crate) tool_choice: Option<Value>,
+    pub(crate) parallel_tool_calls: Option<bool>,
+    pub(crate) response_format: Option<Value>,
+    pub(crate) structured_outputs: Option<Value>,
+    pub(crate) guided_json: Option<Value>,
+    pub(crate) guided_choice: Option<Value>,
+    pub(crate) stop: Option<Value>,
+    pub(crate) include_stop_str_in_output: Option<bool>,
+    pub(crate) logprobs: Option<Value>,
+    pub(crate) top_logprobs: Option<Value>,
     /// `/tokenize` only.
     pub(crate) return_token_strs: Option<bool>,
 }

@@ -8,7 +8,12 @@ use serde_json::json;
 
 use crate::server_state::ServerState;
 
-use super::{Body, Cut, body, embeddings, generate, info, metrics, shape::Dialect, sim, tokenize};
+use super::{
+    Body, Cut, body, generate, info, messages, metrics,
+    pooling::{self, Pooling},
+    shape::Dialect,
+    sim, tokenize,
+};
 
 /// Answers one request; an error ends the connection without an answer.
 pub(crate) async fn answer(state: Arc<ServerState>, request: Request<Incoming>) -> Result<Response<Body>, Cut> {
@@ -16,7 +21,8 @@ pub(crate) async fn answer(state: Arc<ServerState>, request: Request<Incoming>) 
     if path.starts_with("/v1/") && !is_authorised(&state, &request) {
         return Ok(body::json(StatusCode::UNAUTHORIZED, &json!({"error": "Unauthorized"})));
     }
-    if state.config.without.contains(&path) {
+    let hidden = path.starts_with("/v1/messages") && !state.config.anthropic;
+    if hidden || state.config.without.contains(&path) {
         return Ok(body::json(StatusCode::NOT_FOUND, &json!({"detail": "Not Found"})));
     }
     let get = request.method() == Method::GET || request.method() == Method::HEAD;
@@ -24,7 +30,14 @@ pub(crate) async fn answer(state: Arc<ServerState>, request: Request<Incoming>) 
     Ok(match path.as_str() {
         "/v1/chat/completions" if post => return generate::answer(state, Dialect::Chat, request).await,
         "/v1/completions" if post => return generate::answer(state, Dialect::Completions, request).await,
-        "/v1/embeddings" if post => return embeddings::answer(state, request).await,
+        "/v1/responses" if post => return generate::answer(state, Dialect::Responses, request).await,
+        "/v1/messages" if post => return generate::answer(state, Dialect::Messages, request).await,
+        "/v1/messages/count_tokens" if post => messages::count_tokens(state, request).await,
+        "/v1/embeddings" if post => return pooling::answer(state, Pooling::Embeddings, request).await,
+        "/v1/score" | "/score" if post => return pooling::answer(state, Pooling::Score, request).await,
+        "/v1/rerank" | "/v2/rerank" | "/rerank" if post => {
+            return pooling::answer(state, Pooling::Rerank, request).await;
+        }
         "/tokenize" if post => tokenize::tokenize(state, request).await,
         "/detokenize" if post => tokenize::detokenize(state, request).await,
         "/reset_prefix_cache" if post => info::reset_prefix_cache(&state),
@@ -46,7 +59,15 @@ pub(crate) async fn answer(state: Arc<ServerState>, request: Request<Incoming>) 
 }
 
 /// Every path above, for telling a wrong method from a wrong path.
-const KNOWN: [&str; 17] = [
+const KNOWN: [&str; 25] = [
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/v1/score",
+    "/score",
+    "/v1/rerank",
+    "/v2/rerank",
+    "/rerank",
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/embeddings",

@@ -1,35 +1,53 @@
 //! Replies of chat and completion requests, whole and in chunks.
 
-use engine_model::Finish;
+use std::{collections::HashMap, sync::Arc};
+
+use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::transfer;
-use crate::config::UsageDetails;
+use crate::{
+    generation::Spoken,
+    script::{Channel, Ending},
+    server_state::ServerState,
+};
+
+use super::{
+    ApiError,
+    logprobs::Logprobs,
+    reply::{Finished, Line, Reply, Usage, data},
+    transfer,
+};
 
 const FINGERPRINT: &str = "vllm-0.32.0-sim";
 
-/// Which of the two dialects a reply is in.
+/// Which API a request is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// `/v1/chat/completions`.
     Chat,
     /// `/v1/completions`.
     Completions,
+    /// `/v1/responses`.
+    Responses,
+    /// `/v1/messages`.
+    Messages,
 }
 
-/// What all parts of one reply have in common.
-#[derive(Clone, Debug)]
+/// What all parts of one chat or completion reply have in common.
+#[derive(Debug)]
 pub(crate) struct Shape {
+    pub(crate) state: Arc<ServerState>,
     pub(crate) dialect: Dialect,
     pub(crate) id: String,
     pub(crate) created: i64,
     pub(crate) model: String,
     pub(crate) return_token_ids: bool,
     pub(crate) include_usage: bool,
-    /// When usage says how much of the prompt was cached.
-    pub(crate) usage_details: UsageDetails,
+    pub(crate) logprobs: Option<Logprobs>,
     /// Whose KV the prompt's is, where another engine is to fetch it.
     pub(crate) offers: Option<Offer>,
+    /// Choices whose stream has begun, by index.
+    pub(crate) begun: HashMap<usize, Begun>,
 }
 
 /// What an engine says of itself when it offers a prompt's KV.
@@ -39,103 +57,45 @@ pub(crate) struct Offer {
     pub(crate) block_tokens: u32,
 }
 
-/// One finished generation.
-#[derive(Clone, Debug)]
-pub(crate) struct Finished {
-    pub(crate) text: String,
-    pub(crate) tokens: Vec<u32>,
-    pub(crate) prompt: std::sync::Arc<[u32]>,
-    pub(crate) finish: Finish,
-    pub(crate) cached_tokens: u32,
-}
-
-/// Token counts of a reply.
+/// How far the stream of one choice is.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Usage {
-    pub(crate) prompt: usize,
-    pub(crate) completion: usize,
-    pub(crate) cached: u64,
+pub(crate) struct Begun {
+    calls: usize,
+    text_bytes: usize,
 }
 
-impl Usage {
-    fn value(self, details: UsageDetails) -> Value {
-        let details = match details {
-            UsageDetails::Always => true,
-            UsageDetails::OnHits => self.cached > 0,
-            UsageDetails::Never => false,
-        };
-        json!({
-            "prompt_tokens": self.prompt,
-            "total_tokens": self.prompt + self.completion,
-            "completion_tokens": self.completion,
-            "prompt_tokens_details": if details { json!({"cached_tokens": self.cached}) } else { Value::Null },
-            "completion_tokens_details": null,
-        })
+/// OpenAI's words for why a generation ended, and vLLM's for what stopped it.
+fn reasons(ending: &Ending) -> (&'static str, Value) {
+    match ending {
+        Ending::Stop => ("stop", Value::Null),
+        Ending::StopString(stop) => ("stop", json!(stop)),
+        Ending::Length => ("length", Value::Null),
+        Ending::ToolCalls => ("tool_calls", Value::Null),
     }
 }
 
-/// OpenAI's word for why a generation ended.
-fn reason(finish: Finish) -> &'static str {
-    match finish {
-        Finish::Stop => "stop",
-        Finish::Length => "length",
-    }
+/// A call as chats name it.
+fn call_id(id: &str) -> String {
+    format!("chatcmpl-tool-{id}")
 }
 
 impl Shape {
-    /// The reply of a request that is not streamed; several generations only for several prompts.
-    pub(crate) fn whole(&self, generations: &[Finished]) -> Value {
-        let mut usage = Usage::default();
-        for one in generations {
-            usage.prompt += one.prompt.len();
-            usage.completion += one.tokens.len();
-            usage.cached += u64::from(one.cached_tokens);
-        }
-        let choices: Vec<_> = generations.iter().enumerate().map(|(index, one)| self.choice(index, one)).collect();
-        let mut reply = json!({
-            "id": self.id,
-            "object": match self.dialect {
-                Dialect::Chat => "chat.completion",
-                Dialect::Completions => "text_completion",
-            },
-            "created": self.created,
-            "model": self.model,
-            "choices": choices,
-            "service_tier": null,
-            "system_fingerprint": FINGERPRINT,
-            "usage": usage.value(self.usage_details),
-        });
-        if self.dialect == Dialect::Chat {
-            reply["prompt_logprobs"] = Value::Null;
-            reply["prompt_token_ids"] = match generations {
-                [one] if self.return_token_ids => json!(one.prompt),
-                _ => Value::Null,
-            };
-            reply["prompt_text"] = Value::Null;
-        }
-        reply["kv_transfer_params"] = match (generations, &self.offers) {
-            ([one], Some(offer)) => transfer::offered(&one.prompt, offer.block_tokens, &offer.engine_id),
-            _ => Value::Null,
-        };
-        reply["ec_transfer_params"] = Value::Null;
-        reply["metrics"] = Value::Null;
-        reply
-    }
-
     fn choice(&self, index: usize, one: &Finished) -> Value {
         let mut choice = json!({"index": index});
         match self.dialect {
-            Dialect::Chat => {
-                choice["message"] = json!({
-                    "role": "assistant", "content": one.text, "refusal": null, "annotations": null, "audio": null,
-                    "function_call": null, "reasoning": null,
-                });
-            }
-            Dialect::Completions => choice["text"] = json!(one.text),
+            Dialect::Completions => choice["text"] = json!(one.content),
+            _ => choice["message"] = message(one),
         }
-        choice["logprobs"] = Value::Null;
-        choice["finish_reason"] = json!(reason(one.finish));
-        choice["stop_reason"] = Value::Null;
+        choice["logprobs"] = match &self.logprobs {
+            None => Value::Null,
+            Some(logprobs) if self.dialect == Dialect::Completions => {
+                logprobs.completion(&self.state.tokenizer, &one.tokens, 0)
+            }
+            Some(logprobs) => logprobs.chat(&self.state.tokenizer, &one.tokens),
+        };
+        let (finish_reason, stop_reason) = reasons(&one.ending);
+        choice["finish_reason"] = json!(finish_reason);
+        choice["stop_reason"] = stop_reason;
         choice["token_ids"] = if self.return_token_ids { json!(one.tokens) } else { Value::Null };
         if self.dialect == Dialect::Completions {
             choice["prompt_logprobs"] = Value::Null;
@@ -145,66 +105,163 @@ impl Shape {
         choice
     }
 
-    /// The chunk with which a chat stream begins, sent with the first token.
-    pub(crate) fn role_chunk(&self, prompt: &[u32]) -> Option<Value> {
-        if self.dialect == Dialect::Completions {
-            return None;
-        }
+    /// The chunk with which a chat's choice begins, sent with its first token.
+    fn role_chunk(&self, line: &Line) -> Value {
         let mut chunk = self.chunk(json!([{
-            "index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": null, "finish_reason": null,
+            "index": line.index, "delta": {"role": "assistant", "content": ""}, "logprobs": null, "finish_reason": null,
         }]));
-        chunk["prompt_token_ids"] = if self.return_token_ids { json!(prompt) } else { Value::Null };
+        chunk["prompt_token_ids"] = if self.return_token_ids { json!(line.generation.prompt) } else { Value::Null };
         chunk["prompt_text"] = Value::Null;
-        Some(chunk)
+        chunk
     }
 
-    /// The chunk of one token; `first_of` carries the prompt on the first one.
-    pub(crate) fn token_chunk(
-        &self,
-        text: &str,
-        token: u32,
-        finish: Option<Finish>,
-        first_of: Option<&[u32]>,
-    ) -> Value {
-        let mut choice = json!({"index": 0});
+    /// The chunk of one token; `first` of its choice.
+    fn token_chunk(&self, line: &Line, spoken: &Spoken, first: bool, begun: Begun) -> Value {
+        let mut choice = json!({"index": line.index});
         match self.dialect {
-            Dialect::Chat => choice["delta"] = json!({"content": text}),
-            Dialect::Completions => choice["text"] = json!(text),
+            Dialect::Completions => choice["text"] = json!(spoken.said.text),
+            _ => choice["delta"] = delta(spoken),
         }
-        choice["logprobs"] = Value::Null;
-        choice["finish_reason"] = json!(finish.map(reason));
-        if finish.is_some() || self.dialect == Dialect::Completions {
-            choice["stop_reason"] = Value::Null;
+        choice["logprobs"] = match &self.logprobs {
+            None => Value::Null,
+            Some(logprobs) if self.dialect == Dialect::Completions => {
+                logprobs.completion(&self.state.tokenizer, &[spoken.token], begun.text_bytes)
+            }
+            Some(logprobs) => logprobs.chat(&self.state.tokenizer, &[spoken.token]),
+        };
+        let ending = spoken.ending.as_ref().map(reasons);
+        choice["finish_reason"] = json!(ending.as_ref().map(|(reason, _)| reason));
+        if ending.is_some() || self.dialect == Dialect::Completions {
+            choice["stop_reason"] = ending.map_or(Value::Null, |(_, stop_reason)| stop_reason);
         }
         if self.dialect == Dialect::Completions {
-            choice["prompt_token_ids"] = match first_of {
-                Some(prompt) if self.return_token_ids => json!(prompt),
-                _ => Value::Null,
-            };
+            let tells_prompt = first && self.return_token_ids;
+            choice["prompt_token_ids"] = if tells_prompt { json!(line.generation.prompt) } else { Value::Null };
         }
-        choice["token_ids"] = if self.return_token_ids { json!([token]) } else { Value::Null };
+        choice["token_ids"] = if self.return_token_ids { json!([spoken.token]) } else { Value::Null };
         self.chunk(json!([choice]))
-    }
-
-    /// The chunk that `stream_options.include_usage` asks for.
-    pub(crate) fn usage_chunk(&self, usage: Usage) -> Value {
-        let mut chunk = self.chunk(json!([]));
-        chunk["usage"] = usage.value(self.usage_details);
-        chunk["system_fingerprint"] = json!(FINGERPRINT);
-        chunk
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "the choices become part of the chunk")]
     fn chunk(&self, choices: Value) -> Value {
         json!({
             "id": self.id,
-            "object": match self.dialect {
-                Dialect::Chat => "chat.completion.chunk",
-                Dialect::Completions => "text_completion",
-            },
+            "object": if self.dialect == Dialect::Completions { "text_completion" } else { "chat.completion.chunk" },
             "created": self.created,
             "model": self.model,
             "choices": choices,
         })
+    }
+}
+
+fn message(one: &Finished) -> Value {
+    // Words that did not come are no text of their own beside a thought or a call.
+    let wordless = one.content.is_empty() && (one.reasoning.is_some() || !one.calls.is_empty());
+    let mut message = json!({
+        "role": "assistant",
+        "content": if wordless { Value::Null } else { json!(one.content) },
+        "refusal": null, "annotations": null, "audio": null, "function_call": null,
+        "reasoning": one.reasoning,
+    });
+    if let Some(reasoning) = &one.reasoning {
+        // Older clients know it by this name.
+        message["reasoning_content"] = json!(reasoning);
+    }
+    if !one.calls.is_empty() {
+        let calls = one.calls.iter().map(|(call, arguments)| {
+            let function = json!({"name": call.name, "arguments": arguments});
+            json!({"id": call_id(&call.id), "type": "function", "function": function})
+        });
+        message["tool_calls"] = calls.collect();
+    }
+    message
+}
+
+fn delta(spoken: &Spoken) -> Value {
+    let text = &spoken.said.text;
+    match spoken.said.channel {
+        Channel::Hidden => json!({}),
+        Channel::Content => json!({"content": text}),
+        Channel::Reasoning => json!({"reasoning": text, "reasoning_content": text}),
+        Channel::Call(place) => json!({"tool_calls": [{"index": place, "function": {"arguments": text}}]}),
+    }
+}
+
+impl Reply for Shape {
+    fn whole(&mut self, finished: &[Finished]) -> Value {
+        let choices: Vec<_> = finished.iter().enumerate().map(|(index, one)| self.choice(index, one)).collect();
+        let mut reply = json!({
+            "id": self.id,
+            "object": if self.dialect == Dialect::Completions { "text_completion" } else { "chat.completion" },
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+            "service_tier": null,
+            "system_fingerprint": FINGERPRINT,
+            "usage": Usage::of(finished).value(self.state.config.usage_details),
+        });
+        if self.dialect == Dialect::Chat {
+            reply["prompt_logprobs"] = Value::Null;
+            reply["prompt_token_ids"] = match finished.first() {
+                Some(one) if self.return_token_ids => json!(one.prompt),
+                _ => Value::Null,
+            };
+            reply["prompt_text"] = Value::Null;
+        }
+        reply["kv_transfer_params"] = match (finished, &self.offers) {
+            ([one], Some(offer)) => transfer::offered(&one.prompt, offer.block_tokens, &offer.engine_id),
+            _ => Value::Null,
+        };
+        reply["ec_transfer_params"] = Value::Null;
+        reply["metrics"] = Value::Null;
+        reply
+    }
+
+    fn token(&mut self, line: &Line, spoken: &Spoken) -> Vec<Bytes> {
+        let mut events = Vec::new();
+        let first = !self.begun.contains_key(&line.index);
+        let mut begun = self.begun.get(&line.index).copied().unwrap_or_default();
+        if first && self.dialect == Dialect::Chat {
+            events.push(data(&self.role_chunk(line)));
+        }
+        if let Channel::Call(place) = spoken.said.channel
+            && place >= begun.calls
+            && let Some(call) = line.generation.call(place)
+        {
+            begun.calls = place + 1;
+            let call = json!({
+                "index": place, "id": call_id(&call.id), "type": "function",
+                "function": {"name": call.name, "arguments": ""},
+            });
+            events.push(data(&self.chunk(json!([{
+                "index": line.index, "delta": {"tool_calls": [call]}, "logprobs": null, "finish_reason": null,
+            }]))));
+        }
+        // A mark of the model's own is worth a chunk only to those who count tokens.
+        let shown = spoken.said.channel != Channel::Hidden || self.return_token_ids || self.logprobs.is_some();
+        if shown || spoken.ending.is_some() {
+            events.push(data(&self.token_chunk(line, spoken, first, begun)));
+        }
+        begun.text_bytes += spoken.said.text.len();
+        self.begun.insert(line.index, begun);
+        events
+    }
+
+    fn end(&mut self, usage: Usage) -> Vec<Bytes> {
+        if !self.include_usage {
+            return Vec::new();
+        }
+        let mut chunk = self.chunk(json!([]));
+        chunk["usage"] = usage.value(self.state.config.usage_details);
+        chunk["system_fingerprint"] = json!(FINGERPRINT);
+        vec![data(&chunk)]
+    }
+
+    fn last(&mut self) -> Bytes {
+        Bytes::from_static(b"data: [DONE]\n\n")
+    }
+
+    fn broken(&mut self, error: &ApiError) -> Vec<Bytes> {
+        vec![data(&error.value()), self.last()]
     }
 }

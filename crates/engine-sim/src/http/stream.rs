@@ -1,16 +1,15 @@
 //! The bodies of replies, with whatever is to go wrong in them.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{Stream, stream};
-use serde_json::Value;
 
-use crate::{detokenizer::Detokenizer, fault::Fault, generation::Generation, server_state::ServerState};
+use crate::fault::Fault;
 
 use super::{
     ApiError, Cut,
-    shape::{Shape, Usage},
+    reply::{Line, Reply, Usage},
 };
 
 /// What was written before a cut has this long to leave; else the peer would see less than was promised.
@@ -18,11 +17,10 @@ const FLUSH: Duration = Duration::from_millis(5);
 
 /// A reply as server-sent events.
 pub(crate) struct EventStream {
-    state: Arc<ServerState>,
-    shape: Shape,
-    /// `None` once its last token is written.
-    generation: Option<Generation>,
-    detokenizer: Detokenizer,
+    reply: Box<dyn Reply>,
+    /// The running ones, each with whether it has begun; the first is whose turn it is, so that the order of events is
+    /// a function of the request.
+    lines: VecDeque<(Line, bool)>,
     fault: Option<Fault>,
     usage: Usage,
     queue: VecDeque<Bytes>,
@@ -30,14 +28,12 @@ pub(crate) struct EventStream {
 }
 
 impl EventStream {
-    pub(crate) fn new(state: Arc<ServerState>, shape: Shape, generation: Generation, fault: Option<Fault>) -> Self {
+    pub(crate) fn new(reply: Box<dyn Reply>, lines: Vec<Line>, fault: Option<Fault>) -> Self {
         Self {
-            state,
-            shape,
-            usage: Usage { prompt: generation.prompt.len(), ..Usage::default() },
-            generation: Some(generation),
-            detokenizer: Detokenizer::default(),
+            reply,
+            lines: lines.into_iter().map(|line| (line, false)).collect(),
             fault,
+            usage: Usage::default(),
             queue: VecDeque::new(),
             written: 0,
         }
@@ -55,7 +51,7 @@ impl EventStream {
     }
 
     async fn next(&mut self) -> Option<Result<Bytes, Cut>> {
-        while self.queue.is_empty() && self.generation.is_some() {
+        while self.queue.is_empty() && !self.lines.is_empty() {
             if self.advance().await.is_err() {
                 return Some(Err(self.cut().await));
             }
@@ -66,9 +62,9 @@ impl EventStream {
             Some(Fault::ErrorMid(after)) if self.written >= after => {
                 self.fault = None;
                 self.discard();
-                self.queue = [data(&ApiError::of_status(500).value()), done()].into();
+                self.queue = self.reply.broken(&ApiError::of_status(500)).into();
             }
-            Some(Fault::ShortBody) if self.generation.is_none() && self.queue.len() <= 1 => {
+            Some(Fault::ShortBody) if self.lines.is_empty() && self.queue.len() <= 1 => {
                 return Some(Err(self.cut().await));
             }
             _ => {}
@@ -80,24 +76,19 @@ impl EventStream {
 
     /// Takes one token and writes its events.
     async fn advance(&mut self) -> Result<(), Cut> {
-        let Some(generation) = &mut self.generation else { return Ok(()) };
-        let emitted = generation.next().await.map_err(|_| Cut)?;
-        let first = self.usage.completion == 0;
-        self.usage.completion += 1;
-        self.usage.cached = u64::from(emitted.cached_tokens);
-        if first && let Some(chunk) = self.shape.role_chunk(&generation.prompt) {
-            self.queue.push_back(data(&chunk));
-        }
-        let text = self.detokenizer.push(&self.state.tokenizer.model, emitted.token);
-        let prompt = first.then_some(&*generation.prompt);
-        self.queue.push_back(data(&self.shape.token_chunk(&text, emitted.token, emitted.finish, prompt)));
-        if emitted.finish.is_some() {
-            self.generation = None;
-            if self.shape.include_usage {
-                self.queue.push_back(data(&self.shape.usage_chunk(self.usage)));
-            }
+        // It stays where it is until the token is there: dropping this future loses nothing of it.
+        let Some((line, begun)) = self.lines.front_mut() else { return Ok(()) };
+        let spoken = line.generation.next().await.map_err(|_| Cut)?;
+        self.usage.hear(line, &spoken, !*begun);
+        *begun = true;
+        self.queue.extend(self.reply.token(line, &spoken));
+        let Some(line) = self.lines.pop_front() else { return Ok(()) };
+        if spoken.ending.is_none() {
+            self.lines.push_back(line);
+        } else if self.lines.is_empty() {
+            self.queue.extend(self.reply.end(self.usage));
             if self.fault != Some(Fault::NoDone) {
-                self.queue.push_back(done());
+                self.queue.push_back(self.reply.last());
             }
         }
         Ok(())
@@ -110,8 +101,8 @@ impl EventStream {
     }
 
     fn discard(&mut self) {
-        if let Some(generation) = self.generation.take() {
-            generation.discard();
+        for (line, _) in self.lines.drain(..) {
+            line.generation.discard();
         }
     }
 }
@@ -144,12 +135,4 @@ pub(crate) enum BrokenEnd {
     Cut,
     /// Not at all.
     Stall,
-}
-
-fn data(value: &Value) -> Bytes {
-    format!("data: {value}\n\n").into()
-}
-
-fn done() -> Bytes {
-    Bytes::from_static(b"data: [DONE]\n\n")
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::server_state::ServerState;
 
 use super::{
-    ApiError, Body, body, generate,
+    ApiError, Body, body, generate, prompts,
     request::{self, GenerationBody, Prompts},
     shape::Dialect,
 };
@@ -25,7 +25,7 @@ pub(crate) async fn tokenize(state: Arc<ServerState>, request: Request<Incoming>
 
 async fn tokens(state: Arc<ServerState>, request: Request<Incoming>) -> Result<Response<Body>, ApiError> {
     let body: GenerationBody = request::parse(&request::read(request).await?)?;
-    known_model(&state, body.model.as_deref())?;
+    generate::known_model(&state, body.model.as_deref())?;
     let spelled = body.return_token_strs.unwrap_or(false);
     let dialect = match (&body.messages, &body.prompt) {
         (Some(_), _) => Dialect::Chat,
@@ -33,7 +33,7 @@ async fn tokens(state: Arc<ServerState>, request: Request<Incoming>) -> Result<R
         (None, Some(Prompts::Text(_))) => Dialect::Completions,
         (None, _) => return Err(ApiError::bad_request("prompt: Input should be a valid string", "prompt")),
     };
-    let ids = generate::prompts(Arc::clone(&state), dialect, body).await?.concat();
+    let ids = prompts::prompts(Arc::clone(&state), dialect, body).await?.concat();
     let token_strs: Option<Vec<_>> =
         spelled.then(|| ids.iter().map(|id| state.tokenizer.model.decode(&[*id]).unwrap_or_default()).collect());
     Ok(body::json(
@@ -60,15 +60,8 @@ pub(crate) async fn detokenize(state: Arc<ServerState>, request: Request<Incomin
 
 async fn text(state: &ServerState, request: Request<Incoming>) -> Result<Response<Body>, ApiError> {
     let body: DetokenizeBody = request::parse(&request::read(request).await?)?;
-    known_model(state, body.model.as_deref())?;
+    generate::known_model(state, body.model.as_deref())?;
     let text = state.tokenizer.model.decode(&body.tokens);
     let text = text.map_err(|error| ApiError::bad_request(error.to_string(), "tokens"))?;
     Ok(body::json(StatusCode::OK, &json!({"prompt": text})))
-}
-
-fn known_model(state: &ServerState, model: Option<&str>) -> Result<(), ApiError> {
-    match model {
-        Some(model) if state.adapter(model).is_none() => Err(ApiError::unknown_model(model, &state.config.model)),
-        _ => Ok(()),
-    }
 }

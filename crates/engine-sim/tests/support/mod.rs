@@ -135,3 +135,14 @@ pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut asked: 
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
+
+/// The JSON events of a stream.
+pub(crate) fn chunks(reply: &Reply) -> Vec<Value> {
+    let data = reply.text().lines().filter_map(|line| line.strip_prefix("data: "));
+    data.filter(|data| *data != "[DONE]").map(|data| serde_json::from_str(data).unwrap()).collect()
+}
+
+/// What these chunks say in one field of their deltas.
+pub(crate) fn joined(chunks: &[Value], field: &str) -> String {
+    chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"][field].as_str()).collect()
+}

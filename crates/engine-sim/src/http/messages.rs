@@ -1,0 +1,31 @@
+//! `/v1/messages` and `/v1/messages/count_tokens`: Anthropic's API, for engines that were started with it.
+
+mod input;
+mod reply;
+
+use std::sync::Arc;
+
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use serde_json::json;
+
+use crate::server_state::ServerState;
+
+use super::{Body, body, generate, prompts, request, shape::Dialect};
+
+pub(crate) use input::{Limit, read};
+pub(crate) use reply::MessageReply;
+
+/// How many tokens a prompt has.
+pub(crate) async fn count_tokens(state: Arc<ServerState>, request: Request<Incoming>) -> Response<Body> {
+    let counted = async {
+        let body = read(&request::read(request).await?, Limit::Unneeded)?;
+        generate::known_model(&state, body.model.as_deref())?;
+        let prompts = prompts::prompts(Arc::clone(&state), Dialect::Messages, body).await?;
+        Ok::<_, super::ApiError>(json!({"input_tokens": prompts.iter().map(|prompt| prompt.len()).sum::<usize>()}))
+    };
+    match counted.await {
+        Ok(count) => body::json(StatusCode::OK, &count),
+        Err(error) => error.into_response_in(Dialect::Messages),
+    }
+}

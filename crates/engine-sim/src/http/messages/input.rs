@@ -1,0 +1,179 @@
+//! A request in Anthropic's form as a chat request.
+
+use serde_json::{Map, Value, json};
+
+use super::super::{
+    ApiError,
+    request::{self, GenerationBody},
+};
+
+/// Whether a request must say how long its reply may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    Needed,
+    Unneeded,
+}
+
+/// Reads a request and turns it into a chat's.
+pub(crate) fn read(body: &[u8], limit: Limit) -> Result<GenerationBody, ApiError> {
+    let asked: Value = request::parse(body)?;
+    if limit == Limit::Needed && !asked["max_tokens"].is_u64() {
+        return Err(refused("max_tokens is missing or wrong: expected a whole number.", "max_tokens"));
+    }
+    let mut messages = Vec::new();
+    let system = texts(&asked["system"], "system")?.concat();
+    if !system.is_empty() {
+        messages.push(json!({"role": "system", "content": system}));
+    }
+    let turns = asked["messages"].as_array().filter(|turns| !turns.is_empty());
+    for turn in turns.ok_or_else(|| refused("messages is missing or empty: expected at least one.", "messages"))? {
+        match turn["role"].as_str() {
+            Some("user") => user(&turn["content"], &mut messages)?,
+            Some("assistant") => messages.push(assistant(&turn["content"])?),
+            other => {
+                let message = format!("A message's role is {other:?}: expected user or assistant.");
+                return Err(refused(message, "messages"));
+            }
+        }
+    }
+    let mut chat = Map::new();
+    for (to, value) in [
+        ("model", asked["model"].clone()),
+        ("messages", Value::Array(messages)),
+        ("max_tokens", asked["max_tokens"].clone()),
+        ("stream", asked["stream"].clone()),
+        ("stop", asked["stop_sequences"].clone()),
+        ("tools", tools(&asked["tools"])?),
+        ("tool_choice", tool_choice(&asked["tool_choice"])),
+        ("response_format", format(&asked)),
+        ("cache_salt", asked["cache_salt"].clone()),
+        ("priority", asked["priority"].clone()),
+        ("ignore_eos", asked["ignore_eos"].clone()),
+    ] {
+        if !value.is_null() {
+            chat.insert(to.to_owned(), value);
+        }
+    }
+    if asked["tool_choice"]["disable_parallel_tool_use"] == true {
+        chat.insert("parallel_tool_calls".to_owned(), false.into());
+    }
+    if matches!(asked["thinking"]["type"].as_str(), Some("enabled" | "adaptive")) {
+        chat.insert("chat_template_kwargs".to_owned(), json!({"enable_thinking": true}));
+    }
+    request::parse(Value::Object(chat).to_string().as_bytes())
+}
+
+/// A text, or the texts of blocks that hold nothing else.
+fn texts(content: &Value, field: &'static str) -> Result<Vec<String>, ApiError> {
+    match content {
+        Value::Null => Ok(Vec::new()),
+        Value::String(text) => Ok(vec![text.clone()]),
+        Value::Array(blocks) => {
+            let text = |block: &Value| block["text"].as_str().filter(|_| block["type"] == "text").map(str::to_owned);
+            let texts = blocks.iter().map(text).collect::<Option<_>>();
+            texts.ok_or_else(|| refused(format!("{field} has a block that is no text."), field))
+        }
+        _ => Err(refused(format!("{field} is wrong: expected a text or blocks."), field)),
+    }
+}
+
+/// A user's turn: results of tools are messages of their own, before what else is said.
+fn user(content: &Value, messages: &mut Vec<Value>) -> Result<(), ApiError> {
+    let Value::Array(blocks) = content else {
+        messages.push(json!({"role": "user", "content": content}));
+        return Ok(());
+    };
+    let mut parts = Vec::new();
+    for block in blocks {
+        match block["type"].as_str() {
+            Some("text") => parts.push(json!({"type": "text", "text": block["text"]})),
+            Some("tool_result") => messages.push(json!({
+                "role": "tool", "tool_call_id": block["tool_use_id"],
+                "content": texts(&block["content"], "messages")?.concat(),
+            })),
+            other => return Err(unknown_block(other)),
+        }
+    }
+    if !parts.is_empty() {
+        messages.push(json!({"role": "user", "content": one_text(parts)}));
+    }
+    Ok(())
+}
+
+fn assistant(content: &Value) -> Result<Value, ApiError> {
+    let Value::Array(blocks) = content else { return Ok(json!({"role": "assistant", "content": content})) };
+    let (mut parts, mut calls, mut thought) = (Vec::new(), Vec::new(), String::new());
+    for block in blocks {
+        match block["type"].as_str() {
+            Some("text") => parts.push(json!({"type": "text", "text": block["text"]})),
+            Some("thinking") => thought.push_str(block["thinking"].as_str().unwrap_or_default()),
+            Some("redacted_thinking") => {}
+            Some("tool_use") => {
+                let function = json!({"name": block["name"], "arguments": block["input"].to_string()});
+                calls.push(json!({"id": block["id"], "type": "function", "function": function}));
+            }
+            other => return Err(unknown_block(other)),
+        }
+    }
+    let mut message = json!({"role": "assistant", "content": one_text(parts)});
+    if !calls.is_empty() {
+        message["tool_calls"] = calls.into();
+    }
+    if !thought.is_empty() {
+        message["reasoning"] = thought.into();
+    }
+    Ok(message)
+}
+
+/// A single part as its text, which any template takes; nothing as nothing.
+fn one_text(mut parts: Vec<Value>) -> Value {
+    match parts.as_mut_slice() {
+        [] => Value::Null,
+        [only] => only["text"].take(),
+        _ => parts.into(),
+    }
+}
+
+fn tools(tools: &Value) -> Result<Value, ApiError> {
+    let Value::Array(tools) = tools else { return Ok(Value::Null) };
+    let function = |tool: &Value| match tool["type"].as_str() {
+        None | Some("custom") => {
+            let mut function = json!({"name": tool["name"], "parameters": tool["input_schema"]});
+            if tool["description"].is_string() {
+                function["description"] = tool["description"].clone();
+            }
+            Ok(json!({"type": "function", "function": function}))
+        }
+        Some(other) => Err(refused(
+            format!("tools has one of type {other:?}: this simulated engine has custom tools only."),
+            "tools",
+        )),
+    };
+    let tools: Vec<Value> = tools.iter().map(function).collect::<Result<_, _>>()?;
+    Ok(if tools.is_empty() { Value::Null } else { tools.into() })
+}
+
+fn tool_choice(choice: &Value) -> Value {
+    match choice["type"].as_str() {
+        Some("any") => "required".into(),
+        Some("tool") => json!({"type": "function", "function": {"name": choice["name"]}}),
+        Some(word) => word.into(),
+        None => Value::Null,
+    }
+}
+
+fn format(asked: &Value) -> Value {
+    let format = [&asked["output_config"]["format"], &asked["output_format"]].into_iter().find(|one| one.is_object());
+    format.map_or(
+        Value::Null,
+        |format| json!({"type": "json_schema", "json_schema": {"name": "reply", "schema": format["schema"]}}),
+    )
+}
+
+fn unknown_block(kind: Option<&str>) -> ApiError {
+    refused(format!("A message has a block of type {kind:?}: this simulated engine reads texts and tools."), "messages")
+}
+
+fn refused(message: impl Into<String>, field: &'static str) -> ApiError {
+    ApiError::bad_request(message, field)
+}

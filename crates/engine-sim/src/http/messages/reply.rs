@@ -1,0 +1,173 @@
+//! A message, whole and as events.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use crate::{
+    generation::Spoken,
+    http::{
+        ApiError,
+        reply::{Finished, Line, Reply, Usage, named},
+    },
+    script::{Call, Channel, Ending},
+    server_state::ServerState,
+};
+
+/// One message being written.
+#[derive(Debug)]
+pub(crate) struct MessageReply {
+    state: Arc<ServerState>,
+    id: String,
+    model: String,
+    begun: bool,
+    /// Blocks that were begun.
+    blocks: usize,
+    /// What the block that is being written holds.
+    open: Option<Channel>,
+    ending: Ending,
+}
+
+/// Stands for what only the real service could check.
+const SIGNATURE: &str = "c2lt";
+
+impl MessageReply {
+    pub(crate) fn new(state: Arc<ServerState>, id: String, model: String) -> Self {
+        Self { state, id, model, begun: false, blocks: 0, open: None, ending: Ending::Stop }
+    }
+
+    fn message(&self, content: Value, ending: Option<&Ending>, usage: &Value) -> Value {
+        let (reason, sequence) = ending.map_or((Value::Null, Value::Null), reasons);
+        let mut message = json!({"id": format!("msg_{}", self.id), "type": "message", "role": "assistant"});
+        message["content"] = content;
+        message["model"] = json!(self.model);
+        message["stop_reason"] = reason;
+        message["stop_sequence"] = sequence;
+        message["usage"] = usage.clone();
+        message
+    }
+
+    /// Counts in Anthropic's way: what was cached is not among the input.
+    fn usage(&self, usage: Usage) -> Value {
+        let cached = if usage.tells_cached(self.state.config.usage_details) { usage.cached } else { 0 };
+        json!({
+            "input_tokens": (usage.prompt as u64).saturating_sub(cached),
+            "output_tokens": usage.completion,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": cached,
+        })
+    }
+
+    fn begin(&mut self, channel: Channel, block: &Value) -> Bytes {
+        let event = named(&json!({"type": "content_block_start", "index": self.blocks, "content_block": block}));
+        self.blocks += 1;
+        self.open = Some(channel);
+        event
+    }
+
+    fn delta(&self, delta: &Value) -> Bytes {
+        named(&json!({"type": "content_block_delta", "index": self.blocks.saturating_sub(1), "delta": delta}))
+    }
+
+    fn close(&mut self) -> Vec<Bytes> {
+        let Some(channel) = self.open.take() else { return Vec::new() };
+        let mut events = Vec::new();
+        if channel == Channel::Reasoning {
+            events.push(self.delta(&json!({"type": "signature_delta", "signature": SIGNATURE})));
+        }
+        events.push(named(&json!({"type": "content_block_stop", "index": self.blocks.saturating_sub(1)})));
+        events
+    }
+}
+
+fn tool_id(call: &Call) -> String {
+    format!("toolu_{}", call.id)
+}
+
+fn reasons(ending: &Ending) -> (Value, Value) {
+    match ending {
+        Ending::Stop => (json!("end_turn"), Value::Null),
+        Ending::StopString(stop) => (json!("stop_sequence"), json!(stop)),
+        Ending::Length => (json!("max_tokens"), Value::Null),
+        Ending::ToolCalls => (json!("tool_use"), Value::Null),
+    }
+}
+
+impl Reply for MessageReply {
+    fn whole(&mut self, finished: &[Finished]) -> Value {
+        let mut blocks = Vec::new();
+        let mut ending = Ending::Stop;
+        for one in finished {
+            ending = one.ending.clone();
+            blocks.extend(
+                one.reasoning
+                    .as_ref()
+                    .map(|thought| json!({"type": "thinking", "thinking": thought, "signature": SIGNATURE})),
+            );
+            if !one.content.is_empty() {
+                blocks.push(json!({"type": "text", "text": one.content}));
+            }
+            blocks.extend(one.calls.iter().map(|(call, arguments)| {
+                // Arguments that were cut off are none.
+                let input: Value = serde_json::from_str(arguments).unwrap_or_else(|_| json!({}));
+                json!({"type": "tool_use", "id": tool_id(call), "name": call.name, "input": input})
+            }));
+        }
+        self.message(blocks.into(), Some(&ending), &self.usage(Usage::of(finished)))
+    }
+
+    fn token(&mut self, line: &Line, spoken: &Spoken) -> Vec<Bytes> {
+        let mut events = Vec::new();
+        if !self.begun {
+            self.begun = true;
+            let cached = u64::from(spoken.cached_tokens);
+            let usage = Usage { prompt: line.generation.prompt.len(), completion: 1, cached, reasoning: 0 };
+            let begun = self.message(json!([]), None, &self.usage(usage));
+            events.push(named(&json!({"type": "message_start", "message": begun})));
+        }
+        if let Some(ending) = &spoken.ending {
+            self.ending = ending.clone();
+        }
+        let (channel, text) = (spoken.said.channel, &spoken.said.text);
+        let (block, delta) = match channel {
+            Channel::Hidden => return events,
+            Channel::Content => (json!({"type": "text", "text": ""}), json!({"type": "text_delta", "text": text})),
+            Channel::Reasoning => (
+                json!({"type": "thinking", "thinking": "", "signature": ""}),
+                json!({"type": "thinking_delta", "thinking": text}),
+            ),
+            Channel::Call(place) => {
+                let Some(call) = line.generation.call(place) else { return events };
+                (
+                    json!({"type": "tool_use", "id": tool_id(call), "name": call.name, "input": {}}),
+                    json!({"type": "input_json_delta", "partial_json": text}),
+                )
+            }
+        };
+        if self.open != Some(channel) {
+            events.extend(self.close());
+            events.push(self.begin(channel, &block));
+        }
+        if !text.is_empty() {
+            events.push(self.delta(&delta));
+        }
+        events
+    }
+
+    fn end(&mut self, usage: Usage) -> Vec<Bytes> {
+        let mut events = self.close();
+        let (stop_reason, stop_sequence) = reasons(&self.ending);
+        let delta = json!({"stop_reason": stop_reason, "stop_sequence": stop_sequence});
+        events.push(named(&json!({"type": "message_delta", "delta": delta, "usage": self.usage(usage)})));
+        events
+    }
+
+    fn last(&mut self) -> Bytes {
+        named(&json!({"type": "message_stop"}))
+    }
+
+    fn broken(&mut self, error: &ApiError) -> Vec<Bytes> {
+        vec![named(&error.anthropic())]
+    }
+}

@@ -1,0 +1,45 @@
+//! What models answer that say nothing: vectors and scores.
+
+use std::sync::Arc;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+
+use crate::{
+    fault::Fault,
+    server_state::{Counts, ServerState},
+};
+
+use super::{ApiError, Body, Cut, embeddings, request, scoring};
+
+/// What is asked of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pooling {
+    Embeddings,
+    Score,
+    Rerank,
+}
+
+/// Answers one request, unless a fault says otherwise. Faults inside a body do not apply.
+pub(crate) async fn answer(
+    state: Arc<ServerState>,
+    pooling: Pooling,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Cut> {
+    Counts::add(&state.counts.requests);
+    let headers = request.headers().clone();
+    let body = request::read(request).await;
+    match state.fault.take() {
+        Some(Fault::Status(status)) => return Ok(ApiError::of_status(status).into_response()),
+        Some(Fault::Hang) => std::future::pending().await,
+        Some(Fault::Reset) => return Err(Cut),
+        _ => {}
+    }
+    let reply = match (body, pooling) {
+        (Err(error), _) => Err(error),
+        (Ok(body), Pooling::Embeddings) => embeddings::embed(state, headers, &body).await,
+        (Ok(body), Pooling::Score) => scoring::score(state, headers, &body).await,
+        (Ok(body), Pooling::Rerank) => scoring::rerank(state, headers, &body).await,
+    };
+    Ok(reply.unwrap_or_else(ApiError::into_response))
+}

@@ -1,0 +1,81 @@
+//! From a request to the token ids of its prompts.
+
+use std::sync::Arc;
+
+use prompt::ChatRequest;
+
+use crate::server_state::ServerState;
+
+use super::{
+    ApiError,
+    request::{GenerationBody, Prompts},
+    shape::Dialect,
+};
+
+/// Token ids of a request's prompts. Long texts take a while, so this leaves the runtime's threads alone.
+pub(crate) async fn prompts(
+    state: Arc<ServerState>,
+    dialect: Dialect,
+    body: GenerationBody,
+) -> Result<Vec<Arc<[u32]>>, ApiError> {
+    if let Some(ids) = &body.prompt_token_ids {
+        return Ok(vec![ids.as_slice().into()]);
+    }
+    let tokenised = tokio::task::spawn_blocking(move || match dialect {
+        Dialect::Completions => text_ids(&state, body),
+        _ => Ok(vec![chat_ids(&state, &body)?.into()]),
+    });
+    tokenised.await.unwrap_or_else(|error| {
+        tracing::error!(%error, "tokenising failed");
+        Err(ApiError::of_status(500))
+    })
+}
+
+fn chat_ids(state: &ServerState, body: &GenerationBody) -> Result<Vec<u32>, ApiError> {
+    let messages =
+        body.messages.as_ref().ok_or_else(|| ApiError::bad_request("messages: Field required", "messages"))?;
+    if messages.get().trim_start_matches(['[', ' ', '\n', '\t', '\r']).starts_with(']') {
+        return Err(ApiError::bad_request(
+            "Cannot apply chat template to an empty conversation. Provide at least one message.",
+            None,
+        ));
+    }
+    if body.chat_template.is_some() {
+        return Err(ApiError::bad_request(
+            "Chat template is passed with request, but this engine trusts its own only: leave chat_template out.",
+            "chat_template",
+        ));
+    }
+    let chat = ChatRequest {
+        messages: messages.get(),
+        tools: body.tools.as_ref().map(|tools| tools.get()),
+        documents: body.documents.as_ref().map(|documents| documents.get()),
+        chat_template: None,
+        chat_template_kwargs: body.chat_template_kwargs.as_ref().map(|kwargs| kwargs.get()),
+        reasoning_effort: body.reasoning_effort.as_ref().map(|effort| effort.get()),
+        add_generation_prompt: body.add_generation_prompt.unwrap_or(true),
+        continue_final_message: body.continue_final_message.unwrap_or(false),
+        add_special_tokens: body.add_special_tokens.unwrap_or(false),
+    };
+    let rendered = state.tokenizer.model.chat_tokens(&chat, state.clock.unix_s());
+    rendered.map(|rendered| rendered.tokens).map_err(|error| ApiError::bad_request(error.to_string(), "messages"))
+}
+
+fn text_ids(state: &ServerState, body: GenerationBody) -> Result<Vec<Arc<[u32]>>, ApiError> {
+    let special = body.add_special_tokens.unwrap_or(true);
+    let ids = |text: &str| -> Result<Arc<[u32]>, ApiError> {
+        let ids = state.tokenizer.model.text_tokens(text, special);
+        ids.map(Arc::from).map_err(|error| ApiError::bad_request(error.to_string(), "prompt"))
+    };
+    let prompts: Vec<Arc<[u32]>> = match body.prompt {
+        None => return Err(ApiError::bad_request("prompt: Field required", "prompt")),
+        Some(Prompts::Text(text)) => vec![ids(&text)?],
+        Some(Prompts::Ids(ids)) => vec![ids.into()],
+        Some(Prompts::Texts(texts)) => texts.iter().map(|text| ids(text)).collect::<Result<_, _>>()?,
+        Some(Prompts::IdLists(lists)) => lists.into_iter().map(Arc::from).collect(),
+    };
+    if prompts.is_empty() {
+        return Err(ApiError::bad_request("The prompt is empty: provide at least one.", "prompt"));
+    }
+    Ok(prompts)
+}

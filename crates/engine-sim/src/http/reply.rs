@@ -1,0 +1,167 @@
+//! What the APIs have in common: a reply made of generations, whole or as events.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use crate::{
+    config::UsageDetails,
+    generation::{Generation, Spoken},
+    script::{Call, Channel, Ending},
+};
+
+use super::ApiError;
+
+/// What one API makes of generations.
+pub(crate) trait Reply: Send {
+    /// The body of a reply that is not streamed.
+    fn whole(&mut self, finished: &[Finished]) -> Value;
+
+    /// The events of one token.
+    fn token(&mut self, line: &Line, spoken: &Spoken) -> Vec<Bytes>;
+
+    /// The events between the last token and the last event.
+    fn end(&mut self, usage: Usage) -> Vec<Bytes>;
+
+    /// The event that tells a whole stream from a broken one.
+    fn last(&mut self) -> Bytes;
+
+    /// The events of a stream whose engine died.
+    fn broken(&mut self, error: &ApiError) -> Vec<Bytes>;
+}
+
+/// A running generation and its place in the reply.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) index: usize,
+    /// Whether its prompt counts: several choices share one.
+    pub(crate) counts_prompt: bool,
+    pub(crate) generation: Generation,
+}
+
+/// One finished generation.
+#[derive(Clone, Debug)]
+pub(crate) struct Finished {
+    pub(crate) content: String,
+    /// `None` where there was no thought.
+    pub(crate) reasoning: Option<String>,
+    /// Calls that were begun, and their arguments.
+    pub(crate) calls: Vec<(Call, String)>,
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) reasoning_tokens: usize,
+    pub(crate) prompt: Arc<[u32]>,
+    pub(crate) counts_prompt: bool,
+    pub(crate) ending: Ending,
+    pub(crate) cached_tokens: u32,
+}
+
+impl Finished {
+    pub(crate) fn new(line: &Line) -> Self {
+        Self {
+            content: String::new(),
+            reasoning: None,
+            calls: Vec::new(),
+            tokens: Vec::new(),
+            reasoning_tokens: 0,
+            prompt: Arc::clone(&line.generation.prompt),
+            counts_prompt: line.counts_prompt,
+            ending: Ending::Length,
+            cached_tokens: 0,
+        }
+    }
+
+    /// Takes in one token.
+    pub(crate) fn hear(&mut self, line: &Line, spoken: &Spoken) {
+        let text = &spoken.said.text;
+        match spoken.said.channel {
+            Channel::Hidden => {}
+            Channel::Content => self.content.push_str(text),
+            Channel::Reasoning => {
+                self.reasoning.get_or_insert_default().push_str(text);
+                self.reasoning_tokens += 1;
+            }
+            Channel::Call(place) => {
+                if place == self.calls.len()
+                    && let Some(call) = line.generation.call(place)
+                {
+                    self.calls.push((call.clone(), String::new()));
+                }
+                if let Some((_, arguments)) = self.calls.get_mut(place) {
+                    arguments.push_str(text);
+                }
+            }
+        }
+        self.tokens.push(spoken.token);
+        self.cached_tokens = spoken.cached_tokens;
+        if let Some(ending) = &spoken.ending {
+            self.ending = ending.clone();
+        }
+    }
+}
+
+/// Token counts of a reply.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    pub(crate) prompt: usize,
+    pub(crate) completion: usize,
+    pub(crate) cached: u64,
+    pub(crate) reasoning: usize,
+}
+
+impl Usage {
+    pub(crate) fn of(finished: &[Finished]) -> Self {
+        let mut usage = Self::default();
+        for one in finished {
+            if one.counts_prompt {
+                usage.prompt += one.prompt.len();
+                usage.cached += u64::from(one.cached_tokens);
+            }
+            usage.completion += one.tokens.len();
+            usage.reasoning += one.reasoning_tokens;
+        }
+        usage
+    }
+
+    /// Takes in one token of a stream; `first` of its line.
+    pub(crate) fn hear(&mut self, line: &Line, spoken: &Spoken, first: bool) {
+        if first && line.counts_prompt {
+            self.prompt += line.generation.prompt.len();
+            self.cached += u64::from(spoken.cached_tokens);
+        }
+        self.completion += 1;
+        self.reasoning += usize::from(spoken.said.channel == Channel::Reasoning);
+    }
+
+    /// Whether clients are told how much was cached.
+    pub(crate) fn tells_cached(self, details: UsageDetails) -> bool {
+        match details {
+            UsageDetails::Always => true,
+            UsageDetails::OnHits => self.cached > 0,
+            UsageDetails::Never => false,
+        }
+    }
+
+    /// As chats and completions have it.
+    pub(crate) fn value(self, details: UsageDetails) -> Value {
+        let thought = if self.reasoning > 0 { json!({"reasoning_tokens": self.reasoning}) } else { Value::Null };
+        let cached = if self.tells_cached(details) { json!({"cached_tokens": self.cached}) } else { Value::Null };
+        json!({
+            "prompt_tokens": self.prompt,
+            "total_tokens": self.prompt + self.completion,
+            "completion_tokens": self.completion,
+            "prompt_tokens_details": cached,
+            "completion_tokens_details": thought,
+        })
+    }
+}
+
+/// An event without a name.
+pub(crate) fn data(value: &Value) -> Bytes {
+    format!("data: {value}\n\n").into()
+}
+
+/// An event with the name that its data has as type.
+pub(crate) fn named(value: &Value) -> Bytes {
+    format!("event: {}\ndata: {value}\n\n", value["type"].as_str().unwrap_or("message")).into()
+}

@@ -1,0 +1,53 @@
+//! `/v1/responses`: the chat in another dress, and conversations that the engine remembers.
+
+mod input;
+mod items;
+mod object;
+mod reply;
+mod store;
+
+use serde_json::Value;
+
+use crate::server_state::ServerState;
+
+use super::{
+    ApiError,
+    request::{self, GenerationBody},
+};
+
+pub(crate) use reply::ResponseReply;
+pub(crate) use store::ResponseStore;
+
+/// What of a request is needed again when its reply is written.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    /// The request, which the reply repeats in part.
+    asked: Value,
+    /// The conversation so far as chat messages, without instructions.
+    messages: Vec<Value>,
+    store: bool,
+}
+
+/// Reads a request and turns it into a chat's.
+pub(crate) fn read(state: &ServerState, body: &[u8]) -> Result<(GenerationBody, Frame), ApiError> {
+    let asked: Value = request::parse(body)?;
+    for field in ["background", "conversation", "prompt"] {
+        if !matches!(asked.get(field), None | Some(Value::Null | Value::Bool(false))) {
+            return Err(ApiError::bad_request(
+                format!("{field} is given, which this simulated engine does not know: leave it out."),
+                None,
+            ));
+        }
+    }
+    let mut messages = match asked.get("previous_response_id") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(id) => {
+            let known = id.as_str().and_then(|id| state.responses.get(id));
+            known.ok_or_else(|| ApiError::unknown_response(&id.to_string()))?.to_vec()
+        }
+    };
+    messages.extend(input::messages(&asked["input"])?);
+    let chat = input::chat(&asked, &messages)?;
+    let store = asked.get("store").and_then(Value::as_bool).unwrap_or(true);
+    Ok((chat, Frame { asked, messages, store }))
+}

@@ -1,0 +1,122 @@
+//! A Responses request as a chat request.
+
+use serde_json::{Map, Value, json};
+
+use super::super::{
+    ApiError,
+    request::{self, GenerationBody},
+};
+
+/// The input's items as chat messages.
+pub(super) fn messages(input: &Value) -> Result<Vec<Value>, ApiError> {
+    let items = match input {
+        Value::String(text) => return Ok(vec![json!({"role": "user", "content": text})]),
+        Value::Array(items) => items,
+        _ => return Err(refused("input is missing or wrong: expected a text or a list of items.")),
+    };
+    let mut messages: Vec<Value> = Vec::new();
+    for item in items {
+        match item["type"].as_str().unwrap_or("message") {
+            "message" => messages.push(message(item)?),
+            "reasoning" => {}
+            "function_call" => {
+                let function = json!({"name": item["name"], "arguments": item["arguments"]});
+                let call = json!({"id": item["call_id"], "type": "function", "function": function});
+                // Calls made at once are one message of the chat.
+                match messages.last_mut().and_then(|last| last["tool_calls"].as_array_mut()) {
+                    Some(calls) => calls.push(call),
+                    None => messages.push(json!({"role": "assistant", "content": null, "tool_calls": [call]})),
+                }
+            }
+            "function_call_output" => messages.push(json!({
+                "role": "tool", "tool_call_id": item["call_id"], "content": content(&item["output"])?,
+            })),
+            other => {
+                let known = "message, reasoning, function_call or function_call_output";
+                return Err(refused(format!("input has an item of type {other:?}: expected {known}.")));
+            }
+        }
+    }
+    Ok(messages)
+}
+
+fn message(item: &Value) -> Result<Value, ApiError> {
+    let role = item["role"].as_str().ok_or_else(|| refused("A message of input has no role: expected a text."))?;
+    Ok(json!({"role": role, "content": content(&item["content"])?}))
+}
+
+/// Text, or parts that hold text, as chats have them.
+fn content(content: &Value) -> Result<Value, ApiError> {
+    let Value::Array(parts) = content else { return Ok(content.clone()) };
+    let text = |part: &Value| match part["type"].as_str() {
+        Some("input_text" | "output_text" | "text") => Ok(json!({"type": "text", "text": part["text"]})),
+        Some("refusal") => Ok(json!({"type": "text", "text": part["refusal"]})),
+        other => Err(refused(format!("input has a part of type {other:?}: this simulated engine reads texts only."))),
+    };
+    parts.iter().map(text).collect::<Result<Vec<_>, _>>().map(Value::Array)
+}
+
+/// The chat request that `asked` comes down to.
+pub(super) fn chat(asked: &Value, messages: &[Value]) -> Result<GenerationBody, ApiError> {
+    let mut whole = Vec::new();
+    if let Some(instructions) = asked["instructions"].as_str() {
+        whole.push(json!({"role": "system", "content": instructions}));
+    }
+    whole.extend_from_slice(messages);
+    let mut chat = Map::new();
+    for (to, value) in [
+        ("model", asked["model"].clone()),
+        ("messages", Value::Array(whole)),
+        ("tools", tools(&asked["tools"])?),
+        ("tool_choice", tool_choice(&asked["tool_choice"])),
+        ("response_format", format(&asked["text"]["format"])),
+        ("max_tokens", asked["max_output_tokens"].clone()),
+        ("reasoning_effort", asked["reasoning"]["effort"].clone()),
+    ] {
+        if !value.is_null() {
+            chat.insert(to.to_owned(), value);
+        }
+    }
+    for same in ["stream", "parallel_tool_calls", "cache_salt", "priority", "chat_template_kwargs", "ignore_eos"] {
+        if let Some(value) = asked.get(same) {
+            chat.insert(same.to_owned(), value.clone());
+        }
+    }
+    request::parse(Value::Object(chat).to_string().as_bytes())
+}
+
+fn tools(tools: &Value) -> Result<Value, ApiError> {
+    let Value::Array(tools) = tools else { return Ok(Value::Null) };
+    let function = |tool: &Value| match tool["type"].as_str() {
+        Some("function") => {
+            let mut function = tool.clone();
+            if let Some(function) = function.as_object_mut() {
+                function.shift_remove("type");
+            }
+            Ok(json!({"type": "function", "function": function}))
+        }
+        other => Err(refused(format!("tools has one of type {other:?}: this simulated engine has functions only."))),
+    };
+    let tools: Vec<Value> = tools.iter().map(function).collect::<Result<_, _>>()?;
+    Ok(if tools.is_empty() { Value::Null } else { tools.into() })
+}
+
+fn tool_choice(choice: &Value) -> Value {
+    match choice["name"].as_str() {
+        Some(name) => json!({"type": "function", "function": {"name": name}}),
+        None => choice.clone(),
+    }
+}
+
+fn format(format: &Value) -> Value {
+    match format["type"].as_str() {
+        Some("json_schema") => {
+            json!({"type": "json_schema", "json_schema": {"name": format["name"], "schema": format["schema"]}})
+        }
+        _ => format.clone(),
+    }
+}
+
+fn refused(message: impl Into<String>) -> ApiError {
+    ApiError::bad_request(message, "input")
+}

@@ -1,0 +1,53 @@
+//! Items of a response's output.
+
+use serde_json::{Value, json};
+
+use crate::script::Call;
+
+/// Whether an item is whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Status {
+    InProgress,
+    Completed,
+    /// The limit of tokens cut it off.
+    Incomplete,
+}
+
+impl Status {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::InProgress => "in_progress",
+            Self::Completed => "completed",
+            Self::Incomplete => "incomplete",
+        }
+    }
+}
+
+/// A part of a message's text.
+pub(super) fn part(text: &str) -> Value {
+    json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
+}
+
+/// A message with these parts.
+pub(super) fn message(id: &str, parts: Value, status: Status) -> Value {
+    let mut item = json!({"id": format!("msg_{id}"), "type": "message", "status": status.word(), "role": "assistant"});
+    item["content"] = parts;
+    item
+}
+
+/// A thought.
+pub(super) fn reasoning(id: &str, text: Option<&str>, status: Status) -> Value {
+    let content = text.map_or(json!([]), |text| json!([{"type": "reasoning_text", "text": text}]));
+    json!({
+        "id": format!("rs_{id}"), "type": "reasoning", "summary": [], "content": content, "encrypted_content": null,
+        "status": status.word(),
+    })
+}
+
+/// A call of a function.
+pub(super) fn function_call(call: &Call, arguments: &str, status: Status) -> Value {
+    json!({
+        "id": format!("fc_{}", call.id), "type": "function_call", "status": status.word(),
+        "call_id": format!("call_{}", call.id), "name": call.name, "arguments": arguments,
+    })
+}

@@ -1,0 +1,211 @@
+//! A response, whole and as events.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    generation::Spoken,
+    http::{
+        ApiError,
+        reply::{Finished, Line, Reply, Usage, named},
+    },
+    script::{Call, Channel, Ending},
+    server_state::ServerState,
+};
+
+use super::{
+    Frame,
+    items::{self, Status},
+    object::{Head, response},
+};
+
+/// One response being written.
+#[derive(Debug)]
+pub(crate) struct ResponseReply {
+    state: Arc<ServerState>,
+    head: Head,
+    frame: Frame,
+    /// Items that are whole.
+    output: Vec<Value>,
+    open: Option<Open>,
+    sequence: u64,
+    cut: bool,
+    usage: Usage,
+}
+
+/// The item that is being written.
+#[derive(Debug)]
+struct Open {
+    channel: Channel,
+    call: Option<Call>,
+    text: String,
+}
+
+impl ResponseReply {
+    pub(crate) fn new(state: Arc<ServerState>, id: String, created: i64, model: String, frame: Frame) -> Self {
+        let head = Head { id, created, model };
+        Self { state, head, frame, output: Vec::new(), open: None, sequence: 0, cut: false, usage: Usage::default() }
+    }
+
+    /// An event of this type, numbered.
+    fn event(&mut self, kind: &str, fields: Value) -> Bytes {
+        let mut event = Map::new();
+        event.insert("type".to_owned(), kind.into());
+        event.insert("sequence_number".to_owned(), self.sequence.into());
+        if let Value::Object(fields) = fields {
+            event.extend(fields);
+        }
+        self.sequence += 1;
+        named(&Value::Object(event))
+    }
+
+    /// An event about the item that is being written.
+    fn about_item(&mut self, kind: &str, item: &Value, mut fields: Value) -> Bytes {
+        fields["item_id"] = item["id"].clone();
+        fields["output_index"] = self.output.len().into();
+        self.event(kind, fields)
+    }
+
+    fn item(&self, open: &Open, status: Status) -> Value {
+        let text = (status != Status::InProgress).then_some(open.text.as_str());
+        match (open.channel, &open.call) {
+            (Channel::Reasoning, _) => items::reasoning(&self.head.id, text, status),
+            (Channel::Call(_), Some(call)) => items::function_call(call, text.unwrap_or_default(), status),
+            _ => {
+                let parts = text.map_or(json!([]), |text| json!([items::part(text)]));
+                items::message(&self.head.id, parts, status)
+            }
+        }
+    }
+
+    fn begin(&mut self, channel: Channel, call: Option<Call>) -> Vec<Bytes> {
+        let open = Open { channel, call, text: String::new() };
+        let item = self.item(&open, Status::InProgress);
+        let place = self.output.len();
+        let mut events = vec![self.event("response.output_item.added", json!({"output_index": place, "item": item}))];
+        if channel == Channel::Content {
+            let fields = json!({"content_index": 0, "part": items::part("")});
+            events.push(self.about_item("response.content_part.added", &item, fields));
+        }
+        self.open = Some(open);
+        events
+    }
+
+    fn close(&mut self, status: Status) -> Vec<Bytes> {
+        let Some(open) = self.open.take() else { return Vec::new() };
+        let (item, text) = (self.item(&open, status), &open.text);
+        let mut events = Vec::new();
+        match open.channel {
+            Channel::Reasoning => {
+                let fields = json!({"content_index": 0, "text": text});
+                events.push(self.about_item("response.reasoning_text.done", &item, fields));
+            }
+            Channel::Call(_) => {
+                let fields = json!({"name": item["name"], "arguments": text});
+                events.push(self.about_item("response.function_call_arguments.done", &item, fields));
+            }
+            _ => {
+                let fields = json!({"content_index": 0, "text": text, "logprobs": []});
+                events.push(self.about_item("response.output_text.done", &item, fields));
+                let fields = json!({"content_index": 0, "part": items::part(text)});
+                events.push(self.about_item("response.content_part.done", &item, fields));
+            }
+        }
+        let place = self.output.len();
+        events.push(self.event("response.output_item.done", json!({"output_index": place, "item": item})));
+        self.output.push(item);
+        events
+    }
+
+    fn status(&self) -> Status {
+        if self.cut { Status::Incomplete } else { Status::Completed }
+    }
+
+    /// The response as it ends; from now on others can go on with it.
+    fn ended(&mut self) -> Value {
+        let whole = response(&self.head, &self.frame, &self.output, Some(self.usage), self.cut);
+        if self.frame.store {
+            let mut messages = std::mem::take(&mut self.frame.messages);
+            // What was said is an input like any other.
+            messages.extend(super::input::messages(&whole["output"]).unwrap_or_default());
+            self.state.responses.put(whole["id"].as_str().unwrap_or_default(), messages);
+        }
+        whole
+    }
+}
+
+impl Reply for ResponseReply {
+    fn whole(&mut self, finished: &[Finished]) -> Value {
+        self.usage = Usage::of(finished);
+        for one in finished {
+            self.cut = one.ending == Ending::Length;
+            let status = self.status();
+            let id = self.head.id.clone();
+            self.output.extend(one.reasoning.as_ref().map(|text| items::reasoning(&id, Some(text), status)));
+            if !one.content.is_empty() || (one.reasoning.is_none() && one.calls.is_empty()) {
+                self.output.push(items::message(&id, json!([items::part(&one.content)]), status));
+            }
+            let calls = one.calls.iter().map(|(call, arguments)| items::function_call(call, arguments, status));
+            self.output.extend(calls);
+        }
+        self.ended()
+    }
+
+    fn token(&mut self, line: &Line, spoken: &Spoken) -> Vec<Bytes> {
+        let mut events = Vec::new();
+        if self.sequence == 0 {
+            for kind in ["response.created", "response.in_progress"] {
+                let begun = response(&self.head, &self.frame, &[], None, false);
+                events.push(self.event(kind, json!({"response": begun})));
+            }
+        }
+        self.cut |= spoken.ending == Some(Ending::Length);
+        let channel = spoken.said.channel;
+        if channel == Channel::Hidden {
+            return events;
+        }
+        if self.open.as_ref().is_none_or(|open| open.channel != channel) {
+            events.extend(self.close(Status::Completed));
+            let call = match channel {
+                Channel::Call(place) => line.generation.call(place).cloned(),
+                _ => None,
+            };
+            events.extend(self.begin(channel, call));
+        }
+        let text = &spoken.said.text;
+        let Some(open) = self.open.as_mut().filter(|_| !text.is_empty()) else { return events };
+        open.text.push_str(text);
+        let (kind, fields) = match channel {
+            Channel::Reasoning => ("response.reasoning_text.delta", json!({"content_index": 0, "delta": text})),
+            Channel::Call(_) => ("response.function_call_arguments.delta", json!({"delta": text})),
+            _ => ("response.output_text.delta", json!({"content_index": 0, "delta": text, "logprobs": []})),
+        };
+        let item = self.open.as_ref().map_or(Value::Null, |open| self.item(open, Status::InProgress));
+        events.push(self.about_item(kind, &item, fields));
+        events
+    }
+
+    fn end(&mut self, usage: Usage) -> Vec<Bytes> {
+        self.usage = usage;
+        let status = self.status();
+        let mut events = Vec::new();
+        if self.open.is_none() && self.output.is_empty() {
+            events.extend(self.begin(Channel::Content, None));
+        }
+        events.extend(self.close(status));
+        events
+    }
+
+    fn last(&mut self) -> Bytes {
+        let kind = if self.cut { "response.incomplete" } else { "response.completed" };
+        let whole = self.ended();
+        self.event(kind, json!({"response": whole}))
+    }
+
+    fn broken(&mut self, error: &ApiError) -> Vec<Bytes> {
+        let fields = json!({"code": "server_error", "message": error.message(), "param": null});
+        vec![self.event("error", fields)]
+    }
+}

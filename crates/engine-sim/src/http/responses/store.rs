@@ -1,0 +1,75 @@
+//! Conversations that a later request may go on with.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use serde_json::Value;
+
+/// Conversations kept; the oldest go first.
+const MOST_ENTRIES: usize = 1_024;
+/// Bytes of all of them together, as JSON.
+const MOST_BYTES: usize = 64 << 20;
+
+/// Messages by the id of the response that ended them.
+#[derive(Debug, Default)]
+pub(crate) struct ResponseStore(Mutex<Kept>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    by_id: HashMap<String, (Arc<[Value]>, usize)>,
+    /// Oldest first.
+    order: VecDeque<String>,
+    bytes: usize,
+}
+
+impl ResponseStore {
+    pub(crate) fn get(&self, id: &str) -> Option<Arc<[Value]>> {
+        self.0.lock().by_id.get(id).map(|(messages, _)| Arc::clone(messages))
+    }
+
+    pub(crate) fn put(&self, id: &str, messages: Vec<Value>) {
+        let bytes = messages.iter().map(|message| message.to_string().len()).sum();
+        let mut kept = self.0.lock();
+        if let Some((_, before)) = kept.by_id.insert(id.to_owned(), (messages.into(), bytes)) {
+            kept.bytes -= before;
+        } else {
+            kept.order.push_back(id.to_owned());
+        }
+        kept.bytes += bytes;
+        while kept.by_id.len() > MOST_ENTRIES || kept.bytes > MOST_BYTES {
+            let Some(oldest) = kept.order.pop_front() else { break };
+            if let Some((_, bytes)) = kept.by_id.remove(&oldest) {
+                kept.bytes -= bytes;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_oldest_conversation_is_forgotten_first() {
+        let store = ResponseStore::default();
+        for number in 0..=MOST_ENTRIES {
+            store.put(&number.to_string(), vec![json!(number)]);
+        }
+        assert!(store.get("0").is_none());
+        assert_eq!(store.get("1").unwrap()[0], 1);
+        assert!(store.get(&MOST_ENTRIES.to_string()).is_some());
+    }
+
+    #[test]
+    fn an_id_used_twice_stands_for_the_later_conversation() {
+        let store = ResponseStore::default();
+        store.put("a", vec![json!(1)]);
+        store.put("a", vec![json!(2)]);
+        assert_eq!(store.get("a").unwrap()[0], 2);
+    }
+}

@@ -1,0 +1,162 @@
+//! `/v1/score` and `/v1/rerank`: how well texts fit each other, as a function of their token ids.
+
+use std::sync::Arc;
+
+use engine_model::ReplyStream;
+use http::{HeaderMap, Response, StatusCode};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::server_state::{Counts, ServerState};
+
+use super::{
+    ApiError, Body, body, generate, prompts,
+    request::{self, GenerationBody, Prompts},
+    shape::Dialect,
+};
+
+/// Pairs of one request; more are refused.
+const MOST_PAIRS: usize = 16_384;
+
+#[derive(Deserialize)]
+struct ScoreBody {
+    model: Option<String>,
+    #[serde(alias = "queries", alias = "data_1")]
+    text_1: Texts,
+    #[serde(alias = "documents", alias = "items", alias = "data_2")]
+    text_2: Texts,
+}
+
+#[derive(Deserialize)]
+struct RerankBody {
+    model: Option<String>,
+    query: String,
+    documents: Vec<Document>,
+    top_n: Option<usize>,
+}
+
+/// One text or several.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a text or a list of texts")]
+enum Texts {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// A text, or an object that holds one, as some clients send it.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a text or an object with a text")]
+enum Document {
+    Text(String),
+    Object { text: String },
+}
+
+impl Texts {
+    fn list(self) -> Vec<String> {
+        match self {
+            Self::One(text) => vec![text],
+            Self::Many(texts) => texts,
+        }
+    }
+}
+
+/// How well `text_1` fits each of `text_2`, one by one where both are lists.
+pub(crate) async fn score(
+    state: Arc<ServerState>,
+    headers: HeaderMap,
+    body: &[u8],
+) -> Result<Response<Body>, ApiError> {
+    let body: ScoreBody = request::parse(body)?;
+    let model = generate::known_model(&state, body.model.as_deref())?;
+    let (mut first, second) = (body.text_1.list(), body.text_2.list());
+    if first.len() == 1 {
+        first = vec![first.concat(); second.len()];
+    }
+    if first.is_empty() || first.len() != second.len() {
+        let message =
+            format!("Input lengths must be either 1:1, 1:N or N:N, got {} and {} texts.", first.len(), second.len());
+        return Err(ApiError::bad_request(message, "text_2"));
+    }
+    let (scores, tokens) = scores(&state, first.into_iter().zip(second).collect()).await?;
+    let row = |(index, score): (usize, &f64)| json!({"index": index, "object": "score", "score": score});
+    Ok(body::json(
+        StatusCode::OK,
+        &json!({
+            "id": generate::reply_id(&state, "score", &headers),
+            "object": "list",
+            "created": state.clock.unix_s(),
+            "model": model,
+            "data": scores.iter().enumerate().map(row).collect::<Vec<_>>(),
+            "usage": {
+                "prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0, "prompt_tokens_details": null,
+            },
+        }),
+    ))
+}
+
+/// The documents, the one that fits best first.
+pub(crate) async fn rerank(
+    state: Arc<ServerState>,
+    headers: HeaderMap,
+    body: &[u8],
+) -> Result<Response<Body>, ApiError> {
+    let body: RerankBody = request::parse(body)?;
+    let model = generate::known_model(&state, body.model.as_deref())?;
+    if body.documents.is_empty() {
+        return Err(ApiError::bad_request("documents is empty: expected at least one.", "documents"));
+    }
+    let documents: Vec<String> = body
+        .documents
+        .into_iter()
+        .map(|document| match document {
+            Document::Text(text) | Document::Object { text } => text,
+        })
+        .collect();
+    let pairs = documents.iter().map(|document| (body.query.clone(), document.clone())).collect();
+    let (scores, tokens) = scores(&state, pairs).await?;
+    let mut ranked: Vec<_> = scores.into_iter().zip(documents).enumerate().collect();
+    ranked.sort_by(|(_, (one, _)), (_, (other, _))| other.total_cmp(one));
+    ranked.truncate(body.top_n.filter(|most| *most > 0).unwrap_or(usize::MAX));
+    let row = |(index, (score, text)): (usize, (f64, String))| json!({"index": index, "document": {"text": text, "multi_modal": null}, "relevance_score": score});
+    Ok(body::json(
+        StatusCode::OK,
+        &json!({
+            "id": generate::reply_id(&state, "rerank", &headers),
+            "model": model,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            "results": ranked.into_iter().map(row).collect::<Vec<_>>(),
+        }),
+    ))
+}
+
+/// A score between 0 and 1 for each pair, and the tokens of all of them.
+async fn scores(state: &Arc<ServerState>, pairs: Vec<(String, String)>) -> Result<(Vec<f64>, usize), ApiError> {
+    if pairs.len() > MOST_PAIRS {
+        let message = format!("{} pairs of texts are given: expected at most {MOST_PAIRS}.", pairs.len());
+        return Err(ApiError::bad_request(message, None));
+    }
+    let texts = pairs.into_iter().map(|(one, other)| format!("{one}\n{other}")).collect();
+    let input = GenerationBody { prompt: Some(Prompts::Texts(texts)), ..GenerationBody::default() };
+    let inputs = prompts::prompts(Arc::clone(state), Dialect::Completions, input).await?;
+    Counts::add(&state.counts.executions);
+    let score = |ids: &Arc<[u32]>| {
+        let draw = ReplyStream::new(state.config.seed, ids, (0..1_025).collect()).token(0);
+        // In 1024ths: exact in any notation.
+        f64::from(draw) / 1_024.0
+    };
+    Ok((inputs.iter().map(score).collect(), inputs.iter().map(|ids| ids.len()).sum()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn a_document_is_a_text_or_holds_one() {
+        let read = |value: Value| serde_json::from_value::<Document>(value).is_ok();
+        assert!(read(json!("text")) && read(json!({"text": "text", "title": "t"})));
+        assert!(!read(json!({"title": "t"})));
+    }
+}

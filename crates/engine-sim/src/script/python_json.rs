@@ -1,0 +1,42 @@
+//! JSON as models learned to write it: with Python's blanks, which templates write too when the reply comes back.
+
+use std::io;
+
+use serde::Serialize;
+use serde_json::{Serializer, Value, ser::Formatter};
+
+/// `value` with a blank after each comma and colon.
+pub(super) fn spelled(value: &Value) -> String {
+    let mut bytes = Vec::new();
+    // Writing a value into memory does not fail.
+    let _ = value.serialize(&mut Serializer::with_formatter(&mut bytes, Blanks));
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+struct Blanks;
+
+impl Formatter for Blanks {
+    fn begin_array_value<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        writer.write_all(b": ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn json_is_spelled_with_blanks() {
+        assert_eq!(spelled(&json!({"a": [1, "x"], "b": null})), r#"{"a": [1, "x"], "b": null}"#);
+    }
+}

@@ -1,0 +1,28 @@
+//! What the official SDKs of OpenAI and Anthropic see of engine and router, and that the router adds nothing to it.
+
+#![allow(clippy::unwrap_used, reason = "a set-up that does not work is a failed test")]
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod programs;
+mod same_bytes;
+
+use harness::{Program, Router as _};
+
+/// An engine that speaks OpenAI's APIs and a router before it, and an engine that speaks Anthropic's API too.
+struct Bench {
+    engine: Program,
+    native: Program,
+    router: Program,
+}
+
+impl Bench {
+    fn start() -> Self {
+        // Slow enough that a client can leave before the end.
+        let engine = Program::engine(&["--itl-ms", "2"]);
+        let native = Program::engine(&["--itl-ms", "2", "--anthropic"]);
+        let router = Program::serve(&[engine.url()], &[]).ready(1);
+        Self { engine, native, router }
+    }
+}

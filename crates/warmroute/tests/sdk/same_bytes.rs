@@ -1,0 +1,74 @@
+//! Where nothing is to be translated, a reply through the router is the engine's, byte for byte.
+//!
+//! The engine's ids are a function of the request's `x-request-id`. Its times are not: `created` is masked.
+
+use serde_json::{Value, json};
+
+use super::{
+    Bench,
+    harness::{RawClient, RawReply},
+};
+
+/// Requests of every kind that the router carries, by what is special about them.
+fn requests() -> Vec<(&'static str, &'static str, Value)> {
+    const CHAT: &str = "/v1/chat/completions";
+    const COMPLETIONS: &str = "/v1/completions";
+    let tool = json!({"type": "function", "function": {"name": "get_time", "parameters": {
+        "type": "object", "properties": {"zone": {"type": "string"}}, "required": ["zone"],
+    }}});
+    let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema}});
+    let chat = |more: Value| {
+        merged(json!({"model": "sim", "messages": [{"role": "user", "content": "get_time please"}]}), more)
+    };
+    let completion = |more: Value| merged(json!({"model": "sim", "prompt": "Once upon", "max_tokens": 9}), more);
+    vec![
+        ("a chat", CHAT, chat(json!({"max_tokens": 9}))),
+        ("usage in a stream", CHAT, chat(json!({"max_tokens": 9, "stream_options": {"include_usage": true}}))),
+        ("a tool", CHAT, chat(json!({"tools": [tool]}))),
+        ("a schema", CHAT, chat(json!({"response_format": format}))),
+        ("a thought", CHAT, chat(json!({"chat_template_kwargs": {"enable_thinking": true}}))),
+        ("choices", CHAT, chat(json!({"n": 3, "max_tokens": 9}))),
+        ("log probabilities", CHAT, chat(json!({"logprobs": true, "top_logprobs": 3, "max_tokens": 9}))),
+        ("token ids", CHAT, chat(json!({"return_token_ids": true, "max_tokens": 9}))),
+        ("a refusal", CHAT, chat(json!({"n": 0}))),
+        ("a completion", COMPLETIONS, completion(json!({}))),
+        ("a completion's log probabilities", COMPLETIONS, completion(json!({"logprobs": 2}))),
+        ("two prompts", COMPLETIONS, completion(json!({"prompt": ["one", "two"]}))),
+    ]
+}
+
+fn merged(mut body: Value, more: Value) -> Value {
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+/// The body with its times masked.
+fn masked(reply: &RawReply) -> String {
+    let (mut masked, text) = (String::new(), reply.text());
+    let mut parts = text.split("\"created\":");
+    masked.push_str(parts.next().unwrap_or_default());
+    for part in parts {
+        masked.push_str("\"created\":0");
+        masked.push_str(part.trim_start_matches(|digit: char| digit.is_ascii_digit()));
+    }
+    masked
+}
+
+#[test]
+fn a_reply_through_the_router_is_the_engines_byte_for_byte() {
+    let bench = Bench::start();
+    for (what, path, body) in requests() {
+        for stream in [false, true] {
+            let body = merged(body.clone(), json!({"stream": stream})).to_string();
+            let ask =
+                |address: &str| RawClient::post_with(address, path, &[("x-request-id", "same-1")], body.as_bytes());
+            // The first request leaves its blocks in the cache, where the later ones find them.
+            let [_, direct, routed] =
+                [bench.engine.data(), bench.engine.data(), bench.router.data()].map(|at| ask(&at));
+            assert_eq!((routed.status, routed.clean), (direct.status, true), "{what}: {}", routed.text());
+            assert_eq!(routed.header("content-type"), direct.header("content-type"), "{what}");
+            assert_eq!(masked(&routed), masked(&direct), "{what}, streamed: {stream}");
+        }
+    }
+}

@@ -1,0 +1,28 @@
+"""Runs the checks against every target of a JSON list given as the only argument; exit code 1 if one fails."""
+
+import json
+import sys
+
+import anthropic
+import openai
+
+import chat
+import embeddings
+import messages
+import responses
+import targets
+
+
+def main():
+    failures = 0
+    for given in json.loads(sys.argv[1]):
+        target = targets.Target(**given)
+        # As a user has it, but that a failure is to be seen and not tried again.
+        plain = openai.OpenAI(base_url=target.url + "/v1", api_key="none", max_retries=0, timeout=60)
+        native = anthropic.Anthropic(base_url=target.url, api_key="none", max_retries=0, timeout=60)
+        clients = {part.__name__: plain for part in (chat, embeddings, responses)} | {messages.__name__: native}
+        failures += targets.run(target, clients)
+    sys.exit(1 if failures else 0)
+
+
+main()
