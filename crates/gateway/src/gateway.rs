@@ -30,9 +30,12 @@ use crate::{
     load_telemetry::LoadCollector,
     lobby::{Lobby, Waiting},
     metrics::{ClusterResults, Metrics},
+    model_names::ModelNames,
     model_routing::ModelRouting,
     prefix_telemetry::PrefixCollector,
-    request::{ClusterSettings, Clusters, Disaggregation, Identify, Prefills, StreamLimits},
+    request::{
+        ClusterSettings, Clusters, Disaggregation, HookSettings, Hooks, Identify, Prefills, ReplyHeaders, StreamLimits,
+    },
     reservations::Reservations,
     retry::{RetryBudget, RetryPermit, RetryRules},
     shared_prefixes::{SharedPrefixSettings, SharedPrefixes},
@@ -97,6 +100,12 @@ pub struct Rules {
     pub clusters: Option<ClusterSettings>,
     /// How who served which beginning is remembered, if at all.
     pub shared_prefixes: Option<SharedPrefixSettings>,
+    /// Which models a request may get for the name that it asks for.
+    pub names: ModelNames,
+    /// Who is asked before a generation is routed.
+    pub hooks: Vec<HookSettings>,
+    /// Which headers tell of the routing.
+    pub headers: ReplyHeaders,
 }
 
 /// Everything [`Gateway::new`] needs.
@@ -150,6 +159,8 @@ pub struct Gateway {
     pub(crate) prefill: Prefills,
     pub(crate) clusters: Option<Clusters>,
     pub(crate) shared_prefixes: Option<SharedPrefixes>,
+    pub(crate) names: ModelNames,
+    pub(crate) hooks: Option<Hooks>,
     /// Requests whose account is open.
     pub(crate) running: AtomicU64,
     budget: RetryBudget,
@@ -167,6 +178,7 @@ pub(crate) struct RequestRules {
     pub(crate) by_model: ModelRouting,
     pub(crate) session_headers: Vec<HeaderName>,
     pub(crate) max_prefix_bytes: usize,
+    pub(crate) headers: ReplyHeaders,
 }
 
 impl Gateway {
@@ -197,6 +209,8 @@ impl Gateway {
         });
         Self {
             clusters,
+            names: rules.names,
+            hooks: Hooks::new(rules.hooks, registry),
             shared_prefixes: rules.shared_prefixes.map(SharedPrefixes::new),
             judge: Judge::new(parity, Arc::clone(&fleet), clock),
             fleet,
@@ -221,6 +235,7 @@ impl Gateway {
                 by_model: rules.by_model,
                 max_prefix_bytes: rules.max_prefix_bytes,
                 session_headers: rules.session_headers,
+                headers: rules.headers,
             },
             reservations: Reservations::new(rules.reservation_ttl),
             prefill: Prefills::new(rules.disaggregation),

@@ -18,6 +18,7 @@ two equal.
   bytes. `~` means unset.
 - Unknown keys, keys that stand twice, values out of range: all problems of a file are reported at once, with line and
   column, and the exit code is 78. `warmroute config check` does only that.
+- What is marked \"not active yet\" is checked and accepted, and has no effect in this version: a start says so once.
 - What is marked \"not built yet\" is known, but this version accepts only its default.
 
 ";
@@ -34,6 +35,10 @@ pub fn reference_page() -> String {
             Kind::List(Kind::Worker(keys)) => {
                 write!(out, "## `{}`\n\n{}\n\n", key.name, key.doc).expect("a String takes everything");
                 table(keys, "workers[]", &mut out);
+            }
+            Kind::List(Kind::Section(keys)) => {
+                write!(out, "## `{}`\n\n{}\n\n", key.name, key.doc).expect("a String takes everything");
+                table(keys, &format!("{}[]", key.name), &mut out);
             }
             _ => {}
         }
@@ -73,7 +78,11 @@ fn rows(keys: &[Key], path: &str, out: &mut String) {
 
 fn row(key: &Key, path: &str, out: &mut String) {
     let default = if key.default.is_empty() { "\"\"" } else { key.default };
-    let later = if key.built == Built::Later { " *Not built yet.*" } else { "" };
+    let later = match key.built {
+        Built::Now => "",
+        Built::Idle => " *Not active yet.*",
+        Built::Later => " *Not built yet.*",
+    };
     let takes = takes(&key.kind);
     writeln!(out, "| `{path}` | `{default}` | {takes} | {}{later} |", key.doc).expect("a String takes everything");
 }
