@@ -1,19 +1,20 @@
 //! From the checked tree to [`Settings`]: what keys have to do with each other, and nothing else.
 
+mod cache;
 mod content_routing;
 mod disaggregation;
 mod discovery;
+mod hooks;
 mod kv;
+mod models;
 mod redis;
 mod routing;
 mod worker_events;
 mod workers;
 
-use std::collections::BTreeMap;
-
 use crate::{
-    Admin, ChatTemplate, CircuitBreaker, DecisionLog, Decisions, HealthChecks, Level, Listen, LogFormat, Logging,
-    Metrics, Model, Models, Parity, PrefixRouting, Queue, Replicas, Request, Retry, Server, Settings, Tokenizer,
+    Admin, CircuitBreaker, Compat, DecisionLog, Decisions, HealthChecks, Level, Listen, LogFormat, Logging, Metrics,
+    Parity, PrefixRouting, Queue, Replicas, Request, Retry, Server, Settings,
     checked::{Checked, Value},
     places::Places,
     problem::Draft,
@@ -32,28 +33,36 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
     let kv_cache_index = kv::kv_cache_index(root, &workers, problems);
     let routing = routing::routing(root.key("routing"), &workers, problems);
     let discovery = discovery::discovery(root.key("discovery"), problems);
+    let models = models::models(root.key("models"), problems);
+    let model_aggregation = cache::model_aggregation(root.key("model_aggregation"), problems);
+    let hooks = hooks::hooks(root.key("pre_routing_hooks"), problems);
     let section = |name: &str| root.key(name);
     Settings {
         server: server(section("server")),
         admin: admin(section("admin")),
         workers,
         discovery,
-        models: models(section("models")),
+        models,
         routing,
         disaggregation: disaggregation::disaggregation(section("disaggregation")),
         prefix_routing: prefix_routing(section("prefix_routing")),
         kv_events: kv::kv_events(section("kv_events")),
         kv_cache_index,
+        cache: cache::cache(section("cache")),
+        model_aggregation,
         parity: parity(section("parity")),
         health_checks: health_checks(section("health_checks")),
         queue: queue(section("queue")),
         request: request(section("request")),
         retry: retry(section("retry")),
         circuit_breaker: circuit_breaker(section("circuit_breaker")),
+        hooks,
         replicas: Replicas { reset_states: section("replicas").key("reset_states").bool() },
         logging: logging(section("logging")),
         metrics: metrics(section("metrics")),
         decisions: decisions(section("decisions")),
+        compat: compat(section("compat")),
+        idle: Vec::new(),
         effective: root.shown(),
         places: Places::of(root, file),
     }
@@ -176,29 +185,6 @@ fn admin(section: &Checked) -> Admin {
     }
 }
 
-fn models(section: &Checked) -> Models {
-    let defaults = section.key("defaults");
-    let model = |own: Option<&Checked>| {
-        let of =
-            |name: &str| own.map(|own| own.key(name)).filter(|own| own.is_set()).unwrap_or_else(|| defaults.key(name));
-        let (tokenizer, template) = (of("tokenizer"), of("chat_template"));
-        Model {
-            tokenizer: match (tokenizer.text(), tokenizer.word()) {
-                (Some(path), _) => Tokenizer::Directory(path.into()),
-                (None, Some("engine")) => Tokenizer::Engine,
-                (None, Some("none")) => Tokenizer::None,
-                _ => Tokenizer::Auto,
-            },
-            chat_template: template.text().map_or(ChatTemplate::Auto, |path| ChatTemplate::File(path.into())),
-        }
-    };
-    let entries = section.key("entries").entries().iter();
-    Models {
-        defaults: model(None),
-        entries: entries.map(|(id, own)| (id.clone(), model(Some(own)))).collect::<BTreeMap<_, _>>(),
-    }
-}
-
 fn prefix_routing(section: &Checked) -> PrefixRouting {
     PrefixRouting {
         enabled: section.key("enabled").bool(),
@@ -255,6 +241,7 @@ fn request(section: &Checked) -> Request {
         stream_idle_timeout: section.key("stream_idle_timeout").duration(),
         stream_max_duration: section.key("stream_max_duration").duration(),
         connect_timeout: section.key("connect_timeout").duration(),
+        hedge_after: section.key("hedge_after").duration_if_set(),
     }
 }
 
@@ -300,6 +287,13 @@ fn logging(section: &Checked) -> Logging {
 
 fn metrics(section: &Checked) -> Metrics {
     Metrics { enabled: section.key("enabled").bool(), exemplars: section.key("exemplars").bool() }
+}
+
+fn compat(section: &Checked) -> Compat {
+    Compat {
+        vllm_router_headers: section.key("headers").items().iter().any(|item| item.word() == Some("vllm-router")),
+        expose_routing_headers: section.key("expose_routing_headers").bool(),
+    }
 }
 
 fn decisions(section: &Checked) -> Decisions {

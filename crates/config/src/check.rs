@@ -24,6 +24,8 @@ pub(crate) struct Checker<'a> {
     pub(crate) env: &'a [(String, String)],
     pub(crate) check_url: CheckUrl,
     pub(crate) problems: Vec<Draft>,
+    /// Keys that are set and have no effect in this version.
+    pub(crate) idle: Vec<Draft>,
 }
 
 /// Longest list: each entry of `workers` becomes some thirty values, whatever little text it is.
@@ -84,6 +86,9 @@ impl Checker<'_> {
         if !checked.failed && key.built == Built::Later && checked.value != default {
             self.file(path, given, Fault::later(&format!("`{}`", key.name)).expected("this key left out"));
             checked.failed = true;
+        }
+        if !checked.failed && key.built == Built::Idle && checked.value != default {
+            self.idle.push(Draft::new(path, "known, not active in this version").at(given.origin.clone()));
         }
         if checked.failed && !matches!(checked.value, Value::List(_) | Value::Map(_)) {
             checked.value = default;

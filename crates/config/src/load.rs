@@ -1,7 +1,8 @@
 //! From sources to settings, one stage a line.
 
 use crate::{
-    Problem, Settings, build::build, check::Checker, more_workers, overlay, problem::Draft, schema::ROOT, top, yaml,
+    Problem, Settings, build::build, check::Checker, foreign, more_workers, overlay, problem::Draft, schema::ROOT, top,
+    yaml,
 };
 
 /// Checks a worker's URL and gives its `host:port`, or says what is wrong with it.
@@ -60,24 +61,29 @@ pub(crate) const MAX_PROBLEMS: usize = 200;
 /// # Errors
 /// Every problem found, in the order of the file, then those of variables and flags.
 pub fn load(source: Source<'_>) -> Result<Settings, Vec<Problem>> {
+    let name = source.name;
     let (settings, problems) = read(source);
-    if problems.is_empty() { Ok(settings) } else { Err(report(problems, source.name)) }
+    if problems.is_empty() { Ok(settings) } else { Err(report(problems, name)) }
 }
 
 /// The settings, and everything that is wrong with them.
 pub(crate) fn read(source: Source<'_>) -> (Settings, Vec<Draft>) {
     let Source { name, text, env, own_env, overrides, left_out, more_workers, check_url } = source;
-    let (tree, mut problems) = text.map_or((None, Vec::new()), yaml::parse);
+    let (mut tree, mut problems) = text.map_or((None, Vec::new()), yaml::parse);
+    if let Some(draft) = tree.as_ref().and_then(|tree| foreign::recognised(tree, name)) {
+        // One line that helps, instead of one for each key.
+        (_, problems) = (tree.take(), vec![draft]);
+    }
     let mut root = top::tidy(tree, &mut problems);
     overlay::environment(&mut root, env, own_env, &mut problems);
     overlay::flags(&mut root, overrides, check_url, &mut problems);
     more_workers::leave_out(&mut root, left_out, check_url);
     more_workers::add(&mut root, more_workers, &mut problems);
-    let mut checker = Checker { env, check_url, problems };
+    let mut checker = Checker { env, check_url, problems, idle: Vec::new() };
     let mut checked = checker.section(ROOT, Some(&root), "");
-    let Checker { mut problems, .. } = checker;
+    let Checker { mut problems, idle, .. } = checker;
     let settings = build(&mut checked, name, &mut problems);
-    (settings, problems)
+    (Settings { idle: report(idle, name), ..settings }, problems)
 }
 
 /// The problems as users are told them: in the order of the file, and not more than are of use.

@@ -4,10 +4,14 @@
 //!
 //! **Invariant**: a value of these types passed every check; nothing here needs to be checked again.
 
+mod cache;
+mod compat;
 mod content_routing;
 mod disaggregation;
 mod discovery;
+mod hooks;
 mod kv;
+mod models;
 mod parity;
 mod queue;
 mod redis;
@@ -15,14 +19,18 @@ mod replicas;
 mod routing;
 mod worker;
 
-use std::{collections::BTreeMap, num::NonZeroU32, path::PathBuf, time::Duration};
+use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
+pub use cache::{Cache, ModelAggregation};
+pub use compat::Compat;
 pub use content_routing::{SemanticCluster, SemanticClusters, SharedPrefixRouting};
 pub use disaggregation::{Connector, Disaggregation};
 pub use discovery::{Discovery, DnsName};
+pub use hooks::Hook;
 pub use kv::{
     BlockHashKind, KvCacheIndex, KvEvents, Offloading, Prediction, PrefixEventSource, PrefixHashKind, Scoring,
 };
+pub use models::{ChatTemplate, Model, ModelRule, Models, Tokenizer};
 pub use parity::Parity;
 pub use queue::Queue;
 pub use redis::Redis;
@@ -55,6 +63,10 @@ pub struct Settings {
     pub kv_events: KvEvents,
     /// Which backend has which prompt prefix.
     pub kv_cache_index: KvCacheIndex,
+    /// What is kept of model lists and of requests that are alike.
+    pub cache: Cache,
+    /// How the lists of all workers become one.
+    pub model_aggregation: ModelAggregation,
     /// How far predictions may be off.
     pub parity: Parity,
     /// How workers are checked.
@@ -67,6 +79,8 @@ pub struct Settings {
     pub retry: Retry,
     /// When a failing worker is left out.
     pub circuit_breaker: CircuitBreaker,
+    /// Who is asked before a request is routed, in this order.
+    pub hooks: Vec<Hook>,
     /// What several routers share.
     pub replicas: Replicas,
     /// What is logged.
@@ -75,6 +89,10 @@ pub struct Settings {
     pub metrics: Metrics,
     /// What is kept of each decision.
     pub decisions: Decisions,
+    /// What this router answers with beside its own names.
+    pub compat: Compat,
+    /// Keys that are set and have no effect in this version.
+    pub(crate) idle: Vec<Problem>,
     /// Every key with the value in force, secrets as `***`.
     pub(crate) effective: serde_json::Value,
     pub(crate) places: Places,
@@ -89,6 +107,11 @@ impl Settings {
     /// The same as YAML.
     pub fn to_yaml(&self) -> String {
         serde_saphyr::to_string(&self.effective).expect("a JSON value has a YAML form")
+    }
+
+    /// Keys that are set, known and right, and that this version does nothing with: the user is to be told.
+    pub fn idle(&self) -> &[Problem] {
+        &self.idle
     }
 
     /// Whether a source set this key, rather than its default standing there.
@@ -138,53 +161,6 @@ pub struct Admin {
     pub dashboard: bool,
 }
 
-/// Section `models`.
-#[derive(Clone, Debug)]
-pub struct Models {
-    /// For every model without an entry.
-    pub defaults: Model,
-    /// By model id; fields left out are those of `defaults`.
-    pub entries: BTreeMap<String, Model>,
-}
-
-impl Models {
-    /// What holds for this model id.
-    pub fn get(&self, id: &str) -> &Model {
-        self.entries.get(id).unwrap_or(&self.defaults)
-    }
-}
-
-/// `models.defaults`, and one entry of `models.entries`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Model {
-    /// Where the tokenizer comes from.
-    pub tokenizer: Tokenizer,
-    /// Where the chat template comes from.
-    pub chat_template: ChatTemplate,
-}
-
-/// `tokenizer` of a model.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Tokenizer {
-    /// The first of: the model's local directory, the local model hub, the engine's files, the engine's `/tokenize`.
-    Auto,
-    /// A directory with `tokenizer.json`.
-    Directory(PathBuf),
-    /// The engine's `/tokenize`.
-    Engine,
-    /// None: prompts are compared as text.
-    None,
-}
-
-/// `chat_template` of a model.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ChatTemplate {
-    /// The one that comes with the tokenizer.
-    Auto,
-    /// A template file.
-    File(PathBuf),
-}
-
 /// Section `health_checks`.
 #[derive(Clone, Debug)]
 pub struct HealthChecks {
@@ -223,6 +199,8 @@ pub struct Request {
     pub stream_max_duration: Duration,
     /// Time for one TCP connect.
     pub connect_timeout: Duration,
+    /// Where no byte came within this, another worker is asked too.
+    pub hedge_after: Option<Duration>,
 }
 
 /// Section `retry`.

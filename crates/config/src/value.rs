@@ -33,6 +33,11 @@ pub(crate) fn scalar(kind: &Kind, given: &Located, written: &Located, check_url:
         Kind::Int { min, max } => {
             whole(given, loose).filter(|number| (min..=max).contains(number)).map(Value::Int).ok_or_else(unusable)
         }
+        Kind::Counted { unit, min, max } => {
+            let written = || text.and_then(scalar::duration).and_then(|duration| unit.count(duration));
+            let read = whole(given, loose).or_else(|| text.filter(|text| has_unit(text)).and_then(|_| written()));
+            read.filter(|number| (min..=max).contains(number)).map(Value::Int).ok_or_else(unusable)
+        }
         Kind::Float(range) => {
             number(given, loose).filter(|number| range.holds(*number)).map(Value::Float).ok_or_else(unusable)
         }
@@ -126,6 +131,11 @@ fn whole(given: &Located, loose: Option<&str>) -> Option<u64> {
         (_, Some(text)) => text.trim().parse().ok(),
         _ => None,
     }
+}
+
+/// Whether a duration says its own unit: a bare number has that of the key.
+fn has_unit(text: &str) -> bool {
+    text.bytes().any(|byte| byte.is_ascii_alphabetic())
 }
 
 fn number(given: &Located, loose: Option<&str>) -> Option<f64> {

@@ -37,8 +37,8 @@ fn the_view_s_bounds_have_ranges_and_a_value_outside_stops_the_start() {
     for (text, expected) in [
         ("max_entries: 99", "a whole number from 100 to 10000000"),
         ("max_entries: 10000001", "a whole number from 100 to 10000000"),
-        ("entry_ttl_seconds: 0", "a whole number from 1 to 86400"),
-        ("entry_ttl_seconds: 86401", "a whole number from 1 to 86400"),
+        ("entry_ttl_seconds: 0", "a whole number from 1 to 86400 (in s), or a duration such as 86400s"),
+        ("entry_ttl_seconds: 86401", "a whole number from 1 to 86400 (in s), or a duration such as 86400s"),
     ] {
         let found = problem(&format!("kv_cache_index: {{{text}}}"));
         assert_eq!(found.path, format!("kv_cache_index.{}", text.split(':').next().unwrap_or_default()));

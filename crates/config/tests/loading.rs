@@ -123,6 +123,7 @@ fn a_worker_is_a_url_a_named_url_or_a_mapping() {
 }
 
 #[test]
+#[contract("CH30", "CH8")]
 fn backends_is_another_name_of_workers_and_takes_every_key_of_a_backend() {
     let text = "
 backends:

@@ -75,8 +75,7 @@ fn the_password_of_the_server_is_never_shown() {
 }
 
 #[test]
-fn the_example_of_the_view_in_redis_starts_but_for_the_cache_of_replies() {
-    // `response_cache.enabled`, `.backend` and `.ttl` are of a later version.
+fn the_example_of_the_view_in_redis_starts() {
     let text = "backends: [\"vllm-1=http://vllm-1:8000\"]\nresponse_cache:\n  redis:\n    url: \"redis://redis-service:6379\"\n    \
                 pool_size: 16\nkv_cache_index:\n  enabled: true\n  backend: redis\n  max_entries: 500000\n  \
                 entry_ttl_seconds: 900\n  storage_offloading: {enabled: true, treat_eviction_as_offload: true}\n";

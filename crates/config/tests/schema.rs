@@ -26,7 +26,10 @@ fn the_json_schema_describes_every_default_and_no_key_of_a_later_version() {
     assert_eq!(schema["properties"]["backends"], schema["properties"]["workers"]);
     assert!(schema["properties"]["server"]["properties"].get("tls").is_none());
     let cache = &schema["properties"]["response_cache"]["properties"];
-    assert!(cache.get("capacity").is_none() && cache["redis"]["properties"].get("fallback_capacity").is_none());
+    assert_eq!(cache["redis"]["properties"]["fallback_capacity"]["default"], 1000);
+    assert_eq!(schema["properties"]["decision_log"], schema["properties"]["decisions"]["properties"]["log"]);
+    assert_eq!(schema["properties"]["pre_routing_hooks"]["items"]["properties"]["on_error"]["default"], "reject");
+    assert_eq!(schema["properties"]["compat"]["properties"]["headers"]["items"]["enum"][0], "vllm-router");
     assert_eq!(cache["redis"]["properties"]["pool_size"]["default"], 8);
     assert!(schema["properties"].get("tenants").is_none());
     assert_eq!(schema["properties"]["queue"]["properties"]["hold_above"]["default"], "50ms");

@@ -30,6 +30,8 @@ pub enum ErrorCode {
     FieldNotAllowed,
     /// The address is one that the router may not be sent to.
     DestinationForbidden,
+    /// A hook of the operator's refused the request.
+    HookRejected,
     /// No worker lists the model.
     ModelNotFound,
     /// No such path.
@@ -76,6 +78,8 @@ pub enum ErrorCode {
     QueueFull,
     /// The request waited in the queue as long as it may.
     QueueTimeout,
+    /// A hook of the operator's gave no answer, and without one nothing goes on.
+    HookFailed,
     /// The router sheds load.
     Overloaded,
     /// The router is going down.
@@ -94,7 +98,7 @@ const INVALID: &str = "invalid_request_error";
 
 impl ErrorCode {
     /// Every code, in the order of the documentation.
-    pub const ALL: [Self; 41] = [
+    pub const ALL: [Self; 43] = [
         Self::InvalidJson,
         Self::InvalidRequest,
         Self::DuplicateKey,
@@ -107,6 +111,7 @@ impl ErrorCode {
         Self::ScopeMissing,
         Self::FieldNotAllowed,
         Self::DestinationForbidden,
+        Self::HookRejected,
         Self::ModelNotFound,
         Self::UnknownRoute,
         Self::DecisionNotFound,
@@ -130,6 +135,7 @@ impl ErrorCode {
         Self::NoWorker,
         Self::QueueFull,
         Self::QueueTimeout,
+        Self::HookFailed,
         Self::Overloaded,
         Self::Draining,
         Self::FirstByteTimeout,
@@ -178,6 +184,7 @@ impl ErrorCode {
             Self::ScopeMissing => ("scope_missing", 403, "permission_error", "permission_error"),
             Self::FieldNotAllowed => ("field_not_allowed", 403, "permission_error", "permission_error"),
             Self::DestinationForbidden => ("destination_forbidden", 403, "permission_error", "permission_error"),
+            Self::HookRejected => ("hook_rejected", 403, "permission_error", "permission_error"),
             Self::ModelNotFound => ("model_not_found", 404, "not_found_error", "not_found_error"),
             Self::UnknownRoute => ("unknown_route", 404, "not_found_error", "not_found_error"),
             Self::DecisionNotFound => ("decision_not_found", 404, "not_found_error", "not_found_error"),
@@ -201,6 +208,7 @@ impl ErrorCode {
             Self::NoWorker => ("no_worker", 503, "overloaded_error", "overloaded_error"),
             Self::QueueFull => ("queue_full", 503, "overloaded_error", "overloaded_error"),
             Self::QueueTimeout => ("queue_timeout", 503, "overloaded_error", "overloaded_error"),
+            Self::HookFailed => ("hook_failed", 503, "overloaded_error", "overloaded_error"),
             Self::Overloaded => ("overloaded", 503, "overloaded_error", "overloaded_error"),
             Self::Draining => ("draining", 503, "overloaded_error", "overloaded_error"),
             Self::FirstByteTimeout => ("first_byte_timeout", 504, "upstream_error", "api_error"),

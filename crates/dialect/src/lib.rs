@@ -9,6 +9,7 @@
 mod api_error;
 mod chunk;
 mod error_code;
+mod hook;
 mod json;
 mod prefill_reply;
 mod prefix_key;
@@ -21,6 +22,7 @@ mod view;
 pub use api_error::ApiError;
 pub use chunk::{Chunk, InBandError, Usage, finish_reason, in_band_error, is_done, usage_from_body, usage_from_chunk};
 pub use error_code::ErrorCode;
+pub use hook::{HookAnswer, hook_answer, hook_question, named_model};
 pub use json::{JsonError, MAX_DEPTH, MAX_NODES, RawJson};
 pub use prefill_reply::PrefillReply;
 pub use prefix_key::Anchor;

@@ -30,9 +30,12 @@ use crate::{
     load_telemetry::LoadCollector,
     lobby::{Lobby, Waiting},
     metrics::{ClusterResults, Metrics},
+    model_names::ModelNames,
     model_routing::ModelRouting,
     prefix_telemetry::PrefixCollector,
-    request::{ClusterSettings, Clusters, Disaggregation, Identify, Prefills, StreamLimits},
+    request::{
+        ClusterSettings, Clusters, Disaggregation, HookSettings, Hooks, Identify, Prefills, ReplyHeaders, StreamLimits,
+    },
     reservations::Reservations,
     retry::{RetryBudget, RetryPermit, RetryRules},
     shared_prefixes::{SharedPrefixSettings, SharedPrefixes},
@@ -97,6 +100,12 @@ pub struct Rules {
     pub clusters: Option<ClusterSettings>,
     /// How who served which beginning is remembered, if at all.
     pub shared_prefixes: Option<SharedPrefixSettings>,
+    /// Which models a request may get for the name that it asks for.
+    pub names: ModelNames,
+    /// Who is asked before a generation is routed.
+    pub hooks: Vec<HookSettings>,
+    /// Which headers tell of the routing.
+    pub headers: ReplyHeaders,
 }
 
 /// Everything [`Gateway::new`] needs.
@@ -152,6 +161,8 @@ pub struct Gateway {
     pub(crate) prefill: Prefills,
     pub(crate) clusters: Option<Arc<Clusters>>,
     pub(crate) shared_prefixes: Option<Arc<SharedPrefixes>>,
+    pub(crate) names: ModelNames,
+    pub(crate) hooks: Hooks,
     /// Requests whose account is open.
     pub(crate) running: Arc<AtomicU64>,
     /// Whether a drain has begun.
@@ -171,6 +182,7 @@ pub(crate) struct RequestRules {
     pub(crate) by_model: ModelRouting,
     pub(crate) session_headers: Vec<HeaderName>,
     pub(crate) max_prefix_bytes: usize,
+    pub(crate) headers: ReplyHeaders,
 }
 
 impl RequestRules {
@@ -185,6 +197,7 @@ impl RequestRules {
             by_model: rules.by_model,
             max_prefix_bytes: rules.max_prefix_bytes,
             session_headers: rules.session_headers,
+            headers: rules.headers,
         }
     }
 }
@@ -192,7 +205,9 @@ impl RequestRules {
 impl Gateway {
     /// Puts the parts together and registers the metric families.
     pub fn new(parts: GatewayParts, registry: &mut Registry) -> Self {
-        let GatewayParts { fleet, router, ring, parity, prefix_tally, log, clock, keys, limits, rules } = parts;
+        let GatewayParts { fleet, router, ring, parity, prefix_tally, log, clock, keys, limits, mut rules } = parts;
+        let names = std::mem::take(&mut rules.names);
+        let hooks = Hooks::new(std::mem::take(&mut rules.hooks), registry);
         let lobby = Arc::new(Lobby::new(rules.waiting));
         let load = LoadCollector { fleet: Arc::clone(&fleet), router: Arc::clone(&router), lobby: Arc::clone(&lobby) };
         registry.register_collector(Box::new(load));
@@ -217,6 +232,8 @@ impl Gateway {
         });
         Self {
             clusters,
+            hooks,
+            names,
             shared_prefixes: rules.shared_prefixes.map(|settings| Arc::new(SharedPrefixes::new(settings))),
             judge: Arc::new(Judge::new(parity, Arc::clone(&fleet), clock)),
             fleet,
@@ -248,9 +265,11 @@ impl Gateway {
     /// what [`Gateway::new`] makes parts of (hashing, clusters, remembered prefixes, the life of reservations, the budget of
     /// tokenising) stays as it is here.
     #[must_use]
-    pub fn reconfigured(&self, limits: Limits, rules: Rules) -> Self {
+    pub fn reconfigured(&self, limits: Limits, mut rules: Rules) -> Self {
         self.lobby.reconfigure(rules.waiting);
         Self {
+            hooks: self.hooks.replaced(std::mem::take(&mut rules.hooks)),
+            names: std::mem::take(&mut rules.names),
             fleet: Arc::clone(&self.fleet),
             router: Arc::clone(&self.router),
             desk: Arc::clone(&self.desk),

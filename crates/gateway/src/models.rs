@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dialect::{ApiError, ErrorCode};
-use fleet::{ModelView, Snapshot};
+use fleet::{ListedModel, ModelList, ModelView, Snapshot};
 use serde_json::Value;
 
 use crate::{Gateway, request};
@@ -21,15 +21,30 @@ impl Gateway {
         Err(not_found(id))
     }
 
-    /// `GET /v1/models`.
+    /// `GET /v1/models`: what workers list, and the other names of that.
     pub(crate) fn model_list(&self) -> Value {
-        serde_json::to_value(self.fleet.snapshot().model_list()).unwrap_or_default()
+        serde_json::to_value(self.listed()).unwrap_or_default()
+    }
+
+    fn listed(&self) -> ModelList {
+        let mut list = self.fleet.snapshot().model_list();
+        let named = |alias: &str, model: &str| {
+            let taken = list.data.iter().any(|listed| *listed.id == *alias);
+            let listed = list.data.iter().find(|listed| *listed.id == *model).filter(|_| !taken)?;
+            Some(ListedModel { id: alias.into(), ..listed.clone() })
+        };
+        let aliases = &self.names.aliases;
+        let more: Vec<_> = aliases.iter().filter_map(|(alias, model)| named(alias, model)).collect();
+        if !more.is_empty() {
+            list.data.extend(more);
+            list.data.sort_by(|one, other| one.id.cmp(&other.id));
+        }
+        list
     }
 
     /// `GET /v1/models/{id}`.
     pub(crate) fn one_model(&self, id: &str) -> Result<Value, ApiError> {
-        let snapshot = self.fleet.snapshot();
-        let listed = snapshot.model_list().data.into_iter().find(|model| &*model.id == id);
+        let listed = self.listed().data.into_iter().find(|model| &*model.id == id);
         listed.and_then(|model| serde_json::to_value(model).ok()).ok_or_else(|| not_found(id))
     }
 }

@@ -213,6 +213,8 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
+    /// Print a commented file to start from, or write it to FILE where there is none yet.
+    Init(InitArgs),
     /// Check a configuration: all problems at once, each with its line; exit code 78 if there are any.
     Check(ConfigFileArgs),
     /// Print the effective configuration, secrets masked.
@@ -224,19 +226,34 @@ pub(crate) enum ConfigCommand {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct InitArgs {
+    /// Where to write it; without it, it goes to stdout.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct ConvertArgs {
-    /// Which router the file is for.
+    /// Which router it is for.
     #[arg(long, value_enum, value_name = "ROUTER")]
     pub(crate) from: OtherRouter,
-    /// Its configuration file; `-` = standard input.
-    #[arg(value_name = "FILE")]
-    pub(crate) file: PathBuf,
+    /// Its configuration file, of `smg` a file with its command line; `-` = standard input.
+    #[arg(value_name = "FILE", required_unless_present = "flags", conflicts_with = "flags")]
+    pub(crate) file: Option<PathBuf>,
+    /// Its command line, behind `--` (`smg` and `vllm-router`).
+    #[arg(value_name = "FLAGS", last = true)]
+    pub(crate) flags: Vec<String>,
 }
 
 /// A router whose configuration can be translated.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum OtherRouter {
+    /// Continuum Router: a file.
+    Continuum,
+    /// vLLM Router: a file, or flags.
     VllmRouter,
+    /// sglang-router and smg: flags.
+    Smg,
 }
 
 #[derive(Args, Debug)]

@@ -1,21 +1,23 @@
-//! `warmroute config check | show | schema | convert`.
+//! `warmroute config init | check | show | schema | convert`.
 
 use std::{
-    io::{self, Read},
+    fs::File,
+    io::{self, Read, Write},
     path::Path,
     process::ExitCode,
 };
 
-use config::Problem;
+use config::{FlagsOf, Problem, Settings};
 use serde_json::json;
 
 use crate::{
-    cli::{ConfigArgs, ConfigCommand, ConfigFileArgs, ConvertArgs, OtherRouter},
+    cli::{ConfigArgs, ConfigCommand, ConfigFileArgs, ConvertArgs, InitArgs, OtherRouter},
     output, settings,
 };
 
 pub(crate) fn run(args: &ConfigArgs) -> ExitCode {
     match &args.command {
+        ConfigCommand::Init(args) => init(args),
         ConfigCommand::Check(args) => check(args),
         ConfigCommand::Show(args) => show(args),
         ConfigCommand::Schema => {
@@ -26,12 +28,38 @@ pub(crate) fn run(args: &ConfigArgs) -> ExitCode {
     }
 }
 
+/// The starter file. One that is there is never written over: it may be somebody's work.
+fn init(args: &InitArgs) -> ExitCode {
+    let Some(file) = &args.file else {
+        output::out(config::starter().trim_end());
+        return ExitCode::SUCCESS;
+    };
+    let written = File::create_new(file).and_then(|mut open| open.write_all(config::starter().as_bytes()));
+    match written {
+        Ok(()) => {
+            output::err(&format!("written: next `warmroute config check {}`", file.display()));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            let reason = match error.kind() {
+                io::ErrorKind::AlreadyExists => "it is there already: name another file".to_owned(),
+                _ => format!("it cannot be written: {error}"),
+            };
+            output::err(&format!("{}: {reason}", file.display()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
 fn check(args: &ConfigFileArgs) -> ExitCode {
-    let result = settings::load(args.file.as_deref().or(args.config.as_deref()), settings::environment(), &[]);
-    let problems = result.err().unwrap_or_default();
+    let (problems, idle) = match load(args) {
+        Ok(settings) => (Vec::new(), settings.idle().to_vec()),
+        Err(problems) => (problems, Vec::new()),
+    };
     if args.json {
-        output::out(&json!({"ok": problems.is_empty(), "problems": problems}).to_string());
+        output::out(&json!({"ok": problems.is_empty(), "problems": problems, "warnings": idle}).to_string());
     } else if problems.is_empty() {
+        idle.iter().for_each(|notice| output::err(&notice.to_string()));
         output::out("ok");
     }
     match (problems.is_empty(), args.json) {
@@ -41,8 +69,12 @@ fn check(args: &ConfigFileArgs) -> ExitCode {
     }
 }
 
+fn load(args: &ConfigFileArgs) -> Result<Settings, Vec<Problem>> {
+    settings::load(args.file.as_deref().or(args.config.as_deref()), settings::environment(), &[])
+}
+
 fn show(args: &ConfigFileArgs) -> ExitCode {
-    match settings::load(args.file.as_deref().or(args.config.as_deref()), settings::environment(), &[]) {
+    match load(args) {
         Ok(settings) if args.json => {
             output::out(&settings.to_json().to_string());
             ExitCode::SUCCESS
@@ -56,16 +88,34 @@ fn show(args: &ConfigFileArgs) -> ExitCode {
 }
 
 fn convert(args: &ConvertArgs) -> ExitCode {
-    let name = if args.file == Path::new("-") { "stdin".to_owned() } else { args.file.display().to_string() };
-    let converted = read(&args.file, &name).and_then(|text| match args.from {
-        OtherRouter::VllmRouter => config::convert_vllm_router(&name, &text),
-    });
+    let converted = match &args.file {
+        Some(file) => {
+            let name = if file == Path::new("-") { "stdin".to_owned() } else { file.display().to_string() };
+            read(file, &name).and_then(|text| convert_text(args.from, &name, &text))
+        }
+        None => match args.from {
+            OtherRouter::VllmRouter => config::convert_flags(FlagsOf::VllmRouter, "flags", &args.flags),
+            OtherRouter::Smg => config::convert_flags(FlagsOf::Smg, "flags", &args.flags),
+            OtherRouter::Continuum => {
+                output::err("--from continuum takes a FILE: that router is configured by one");
+                return ExitCode::from(settings::BAD_FLAG);
+            }
+        },
+    };
     match converted {
         Ok(text) => {
             output::out(text.trim_end());
             ExitCode::SUCCESS
         }
         Err(problems) => settings::refuse(&problems),
+    }
+}
+
+fn convert_text(from: OtherRouter, name: &str, text: &str) -> Result<String, Vec<Problem>> {
+    match from {
+        OtherRouter::Continuum => config::convert_continuum(name, text),
+        OtherRouter::VllmRouter => config::convert_vllm_router(name, text),
+        OtherRouter::Smg => config::convert_command(FlagsOf::Smg, name, text),
     }
 }
 

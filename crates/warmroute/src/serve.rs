@@ -27,6 +27,7 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
         Err(problems) => return settings::refuse(&problems),
     };
     logging::start(&settings.logging);
+    tell_idle_keys(&settings);
     warn_of_idle_settings(&settings);
     let extras = Extras {
         keys: settings::api_key(args).as_deref().map_or_else(Keys::default, Keys::one),
@@ -150,6 +151,17 @@ pub(crate) fn no_workers(settings: &Settings) -> Option<Problem> {
     let message = "there is no engine to route to: add `-w http://127.0.0.1:8000` for each, or a list `workers` to the \
                    file of -c (an empty list starts without any)";
     Some(Problem::bad_value("workers", "", message))
+}
+
+/// Keys that are known and without effect in this version, in one line: a file may be written for more than there is, and
+/// who wrote it must not think that it is all in force.
+fn tell_idle_keys(settings: &Settings) {
+    if settings.idle().is_empty() {
+        return;
+    }
+    let place = |line: Option<u64>| line.map(|line| format!(" (line {line})")).unwrap_or_default();
+    let keys: Vec<_> = settings.idle().iter().map(|it| format!("{}{}", it.path, place(it.line))).collect();
+    output::err(&format!("known, not active in this version: {}", keys.join(", ")));
 }
 
 /// What governs prediction touches no worker whose events are followed, and a router by itself keeps nothing over a

@@ -1,5 +1,6 @@
 //! Builds the router out of its parts. Nothing is decided here: parts are made, handed to each other, and started.
 
+mod before_routing;
 mod content_routing;
 mod model_routing;
 
@@ -469,6 +470,9 @@ pub(crate) fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
         session_headers: settings.routing.session.headers.iter().filter_map(|name| name.parse().ok()).collect(),
         disaggregation: disaggregation(settings),
         clusters: settings.routing.semantic_clusters.as_ref().map(content_routing::clusters),
+        names: before_routing::names(&settings.models),
+        hooks: before_routing::hooks(&settings.hooks),
+        headers: before_routing::headers(settings.compat),
         shared_prefixes: settings.routing.shared_prefix_routing.map(content_routing::shared_prefixes),
         waiting: Waiting {
             busy: settings.queue.enabled.then_some(settings.queue.wait),

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The other file as far as it was read.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Given {
     problems: Vec<Draft>,
     unused: Vec<(Origin, String)>,
@@ -45,6 +45,11 @@ impl<'a> Fields<'a> {
     /// Those of a mapping that is left out: none.
     pub(super) fn absent(&self, key: &str) -> Self {
         Self { path: path_of(&self.path, key), origin: self.origin, entries: Vec::new() }
+    }
+
+    /// The names of the keys.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.entries.iter().map(|entry| entry.key.clone()).collect()
     }
 
     /// The value of this key; `None` if it is left out or empty.
@@ -165,7 +170,15 @@ impl Given {
             Origin::File { line, column } => (*line, *column),
             Origin::Named(_) => (0, 0),
         });
-        Ok(self.unused.into_iter().map(|(_, path)| path).collect())
+        Ok(self
+            .unused
+            .into_iter()
+            .map(|(origin, path)| match origin {
+                // A flag is known by its own name, not by the key that it was taken for.
+                Origin::Named(flag) => shown_text(&flag),
+                Origin::File { .. } => path,
+            })
+            .collect())
     }
 }
 

@@ -6,9 +6,13 @@
 //! **Invariant**: a text comes out only if nothing was wrong; every key of the other file is then in it, as a key of ours
 //! or by name in a comment.
 
+mod continuum;
+mod flags;
 mod given;
 mod model_path;
 mod ours;
 mod vllm_router;
 
+pub use continuum::convert_continuum;
+pub use flags::{FlagsOf, convert_command, convert_flags};
 pub use vllm_router::convert_vllm_router;

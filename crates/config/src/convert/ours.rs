@@ -116,7 +116,7 @@ pub(super) fn quoted(text: &str) -> String {
 }
 
 /// The keys that this version refuses, found by loading the text; entries of a list count once, as `workers[].role`.
-fn refused(body: &str) -> Vec<String> {
+pub(super) fn refused(body: &str) -> Vec<String> {
     let source = Source {
         name: "",
         text: Some(body),

@@ -1,6 +1,7 @@
 //! The configuration of vLLM Router, version 0.12 and those around it: its keys, and which of ours they are.
 
 mod content;
+mod process;
 mod serving;
 
 use super::{
@@ -14,7 +15,7 @@ use crate::{
     fault::Fault,
     scalar::MAX_DURATION,
     schema::{Built, Choice, Kind, ROOT, Range},
-    tree::{Node, Origin},
+    tree::{Located, Node, Origin},
 };
 
 const TITLE: &str = "Converted from a configuration of vLLM Router.";
@@ -125,6 +126,22 @@ pub fn convert_vllm_router(name: &str, text: &str) -> Result<String, Vec<Problem
     }
     let unused = work.given.finish(name)?;
     Ok(work.ours.text(TITLE, &unused))
+}
+
+/// The same of a command line as a tree, whose flags without a place in it are `unused`.
+pub(super) fn convert_tree(
+    title: &str,
+    name: &str,
+    tree: &Located,
+    mut unused: Vec<String>,
+) -> Result<String, Vec<Problem>> {
+    let mut work = Work { given: Given::default(), ours: Ours::default() };
+    if let Some(mut top) = work.given.top(tree) {
+        work.process(&mut top);
+        work.file(top);
+    }
+    unused.extend(work.given.finish(name)?);
+    Ok(work.ours.text(title, &unused))
 }
 
 /// One side and the other.

@@ -11,11 +11,9 @@ pub fn schema() -> Json {
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();
     schema["title"] = "warmroute configuration".into();
     for (alias, path) in TOP_ALIASES {
-        if let [target] = path {
-            let known = schema["properties"].get(*target).cloned();
-            if let Some(known) = known {
-                schema["properties"][*alias] = known;
-            }
+        let known = path.iter().try_fold(&schema, |at, key| at["properties"].get(*key)).cloned();
+        if let Some(known) = known {
+            schema["properties"][*alias] = known;
         }
     }
     schema
@@ -40,6 +38,7 @@ fn kind(kind_: &Kind) -> Json {
     match *kind_ {
         Kind::Bool => json!({"type": "boolean"}),
         Kind::Int { min, max } => json!({"type": "integer", "minimum": min, "maximum": max}),
+        Kind::Counted { min, max, .. } => json!({"type": ["integer", "string"], "minimum": min, "maximum": max}),
         Kind::Float(range) if range.open => {
             json!({"type": "number", "exclusiveMinimum": range.min, "maximum": range.max})
         }

@@ -3,11 +3,15 @@
 //! Checking, defaults, the JSON schema and the reference page all read this one table; nothing else knows a key's name
 //! except the code that puts its value into [`crate::Settings`].
 
+mod cache;
+mod compat;
 mod content_routing;
 mod discovery;
+mod hooks;
 mod json;
 mod kinds;
 mod kv;
+mod models;
 mod page;
 mod prefixes;
 mod queue;
@@ -35,7 +39,12 @@ pub(crate) struct Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Built {
     Now,
-    /// Known, but only its default is accepted.
+    /// Any value is checked and accepted, and nothing comes of it yet: a start says so once. For keys whose absence
+    /// costs work that is done again and nothing else, such as those of a cache: a file written for a program that has
+    /// them keeps its meaning here, only slower.
+    Idle,
+    /// Known, but only its default is accepted: a file that relies on such a key (who may connect, where requests go)
+    /// must not run as if it were not there.
     Later,
 }
 
@@ -44,6 +53,12 @@ pub(crate) enum Built {
 pub(crate) enum Kind {
     Bool,
     Int {
+        min: u64,
+        max: u64,
+    },
+    /// A whole number of a unit that the key's name tells, or a duration.
+    Counted {
+        unit: Unit,
         min: u64,
         max: u64,
     },
@@ -92,6 +107,32 @@ pub(crate) enum Kind {
     Worker(&'static [Key]),
 }
 
+/// What a key counts where its value is a bare number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    Milliseconds,
+    Seconds,
+}
+
+impl Unit {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Milliseconds => "ms",
+            Self::Seconds => "s",
+        }
+    }
+
+    /// So many of them, where a duration is a whole number of them.
+    pub(crate) fn count(self, duration: std::time::Duration) -> Option<u64> {
+        let micros = match self {
+            Self::Milliseconds => 1_000,
+            Self::Seconds => 1_000_000,
+        };
+        let whole = duration.as_micros();
+        whole.is_multiple_of(micros).then(|| u64::try_from(whole / micros).ok()).flatten()
+    }
+}
+
 /// A range of numbers; both ends belong to it, except `min` when `open`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
@@ -113,6 +154,12 @@ impl Key {
     /// This key's default only is accepted, for now.
     const fn later(mut self) -> Self {
         self.built = Built::Later;
+        self
+    }
+
+    /// Checked and accepted, for now without effect.
+    const fn idle(mut self) -> Self {
+        self.built = Built::Idle;
         self
     }
 
@@ -158,6 +205,10 @@ impl Kind {
             Self::Bool => "true or false".into(),
             Self::Int { min, max: u64::MAX } => format!("a whole number of at least {min}"),
             Self::Int { min, max } => format!("a whole number from {min} to {max}"),
+            Self::Counted { unit, min, max } => {
+                let unit = unit.as_str();
+                format!("a whole number from {min} to {max} (in {unit}), or a duration such as {max}{unit}")
+            }
             Self::Float(range) => range.expected(),
             Self::Duration { least } if least.is_zero() => {
                 "a duration such as 250ms, 30s or 5m, or a number of seconds".into()

@@ -21,6 +21,7 @@ two equal.
   column, and the exit code is 78. `warmroute config check` does only that.
 - A changed file is taken over while the program runs, as are SIGHUP and `POST /admin/reload`; what is marked \"counts
   from the next start on\" waits. A file with a problem changes nothing.
+- What is marked \"not active yet\" is checked and accepted, and has no effect in this version: a start says so once.
 - What is marked \"not built yet\" is known, but this version accepts only its default.
 
 ";
@@ -37,6 +38,10 @@ pub fn reference_page() -> String {
             Kind::List(Kind::Worker(keys)) => {
                 write!(out, "## `{}`\n\n{}\n\n", key.name, key.doc).expect("a String takes everything");
                 table(keys, "workers[]", &mut out);
+            }
+            Kind::List(Kind::Section(keys)) => {
+                write!(out, "## `{}`\n\n{}\n\n", key.name, key.doc).expect("a String takes everything");
+                table(keys, &format!("{}[]", key.name), &mut out);
             }
             _ => {}
         }
@@ -76,7 +81,11 @@ fn rows(keys: &[Key], path: &str, out: &mut String) {
 
 fn row(key: &Key, path: &str, out: &mut String) {
     let default = if key.default.is_empty() { "\"\"" } else { key.default };
-    let later = if key.built == Built::Later { " *Not built yet.*" } else { "" };
+    let later = match key.built {
+        Built::Now => "",
+        Built::Idle => " *Not active yet.*",
+        Built::Later => " *Not built yet.*",
+    };
     let fixed = if later.is_empty() && is_fixed(path) { " *Counts from the next start on.*" } else { "" };
     let takes = takes(&key.kind);
     writeln!(out, "| `{path}` | `{default}` | {takes} | {}{later}{fixed} |", key.doc)

@@ -1,7 +1,7 @@
 //! The sections about prefixes of prompts: the ring, and the view of who has which.
 
 use super::{
-    Key, Kind, Range, key,
+    Key, Kind, Range, Unit, key,
     kinds::{RATIO, section},
     word,
 };
@@ -57,7 +57,7 @@ pub(super) const KV_CACHE_INDEX: &[Key] = &[
     ),
     key(
         "entry_ttl_seconds",
-        Kind::Int { min: 1, max: 86_400 },
+        Kind::Counted { unit: Unit::Seconds, min: 1, max: 86_400 },
         "600",
         "A prefix that no event confirmed for this long is forgotten.",
     ),
@@ -104,7 +104,7 @@ pub(super) const KV_CACHE_INDEX: &[Key] = &[
             ),
             key(
                 "reconnect_interval_ms",
-                Kind::Int { min: 1, max: 60_000 },
+                Kind::Counted { unit: Unit::Milliseconds, min: 1, max: 60_000 },
                 "5000",
                 "The second wait before a stream is connected to again; the first is a second, later ones double to a minute.",
             ),

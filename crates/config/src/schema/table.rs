@@ -2,13 +2,17 @@
 
 use super::{
     Built, Choice, Key, Kind, Range,
+    cache::{CACHE, MODEL_AGGREGATION},
+    compat::COMPAT,
     content_routing::{SEMANTIC_CLUSTERS, SHARED_PREFIX_ROUTING},
     discovery::DISCOVERY,
+    hooks::HOOK,
     key,
     kinds::{
         ANY_INT, ANY_PORT, AUTO, BLOCK_SIZE, COUNT, PAUSE, PORT, RATIO, SECONDS, SECONDS_OR_ZERO, STATUS, section, size,
     },
     kv::{KV_EVENTS, WORKER_KV_EVENTS},
+    models::RULE,
     prefixes::{KV_CACHE_INDEX, PREFIX_ROUTING},
     queue::QUEUE,
     replicas::REPLICAS,
@@ -40,19 +44,28 @@ pub(crate) const ROOT: &[Key] = &[
         "Which backend has which prompt prefix, as streams that name whole prefixes say.",
     ),
     section("response_cache", RESPONSE_CACHE, "Redis, which `kv_cache_index` uses too; the cache of replies itself."),
+    section("cache", CACHE, "What is kept of model lists, and of requests that are alike."),
+    section("model_aggregation", MODEL_AGGREGATION, "How the lists of all workers become one."),
     section("parity", PARITY, "How far predictions may be off before a worker's events are not believed any more."),
     section("health_checks", HEALTH_CHECKS, "How workers are checked."),
     section("request", REQUEST, "Time limits of one request."),
     section("retry", RETRY, "How often and how soon a request is sent again."),
     section("circuit_breaker", CIRCUIT_BREAKER, "When a failing worker is left out for a while."),
+    key(
+        "pre_routing_hooks",
+        Kind::List(&Kind::Section(HOOK)),
+        "[]",
+        "Services that are asked about a generation before it is routed, in this order.",
+    ),
     section("replicas", REPLICAS, "What several routers of one fleet share."),
     section("logging", LOGGING, "What is logged; the log goes to stderr."),
     section("metrics", METRICS, "What is counted."),
     section("decisions", DECISIONS, "What is kept of each decision."),
+    section("compat", COMPAT, "Names of other routers that this one answers with too."),
 ];
 
 /// Sections that are known by name only: a file that sets one is told so.
-pub(crate) const LATER_SECTIONS: &[&str] = &["cache", "model_aggregation", "tenants", "tracing", "compat"];
+pub(crate) const LATER_SECTIONS: &[&str] = &["tenants", "tracing"];
 
 /// Other names for top-level keys.
 pub(crate) const TOP_ALIASES: &[(&str, &[&str])] =
@@ -221,8 +234,13 @@ const MODELS: &[Key] = &[
         "{}",
         "By model id; a key left out is that of `defaults`.",
     ),
-    key("rules", Kind::List(&Kind::Free), "[]", "Rewrites and fallbacks of model names.").later(),
-    key("aliases", Kind::Map(&Kind::Text), "{}", "Other names of models.").later(),
+    key(
+        "rules",
+        Kind::List(&Kind::Section(RULE)),
+        "[]",
+        "Which model takes the place of which; the first rule that matches counts.",
+    ),
+    key("aliases", Kind::Map(&Kind::Text), "{}", "Other names of models: `NAME: MODEL`. `/v1/models` lists them."),
 ];
 
 const TOKENIZER: Key = key(
@@ -378,7 +396,13 @@ const REQUEST: &[Key] = &[
     key("stream_idle_timeout", SECONDS, "120s", "A stream without a byte for this long is cut."),
     key("stream_max_duration", SECONDS, "3600s", "A stream is cut after this in any case."),
     key("connect_timeout", SECONDS, "1s", "Time for one TCP connect."),
-    key("hedge_after", SECONDS, "~", "Send a second copy when no byte came within this.").later(),
+    key(
+        "hedge_after",
+        SECONDS,
+        "~",
+        "Where no byte came within this, another worker is asked too, and the first to answer counts; unset = off.",
+    )
+    .idle(),
 ];
 
 const RETRY: &[Key] = &[

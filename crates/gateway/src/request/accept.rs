@@ -53,6 +53,13 @@ impl HeldBody {
     pub(crate) fn bytes(&self) -> &Bytes {
         &self.bytes
     }
+
+    /// Other bytes take the place of the client's.
+    pub(crate) fn replace(&mut self, bytes: Bytes) {
+        let len = |bytes: &Bytes| i64::try_from(bytes.len()).unwrap_or(i64::MAX);
+        self.gauge.inc_by(len(&bytes).saturating_sub(len(&self.bytes)));
+        self.bytes = bytes;
+    }
 }
 
 impl Drop for HeldBody {

@@ -1,6 +1,6 @@
 //! The way of a request: one function that reads as the list of stages, and one file for each.
 //!
-//! `accept` (route, limits, key, body) -> `identify` (the prompt, in tokens or as text) -> loop { `decide` (who) ->
+//! `accept` (route, limits, key, body) -> `before` (hooks, the model's name) -> `identify` (the prompt, in tokens or as text) -> loop { `decide` (who) ->
 //! `prefill` (if another worker computes the prompt) -> `dispatch` (one attempt) } -> `relay` (the worker's bytes) -> `settle` (one outcome, load freed, receipt).
 //!
 //! **Invariant**: every request with a route ends in exactly one [`settle::Settle`] being dropped, on every path.
@@ -8,11 +8,14 @@
 mod accept;
 mod affinity;
 mod ask;
+mod before;
 mod clusters;
+mod compat_headers;
 mod decide;
 mod dispatch;
 mod headers;
 mod hold;
+mod hooks;
 mod identify;
 mod looked_up;
 mod prefill;
@@ -23,6 +26,7 @@ mod route_api;
 mod session;
 mod settle;
 mod tokenize;
+mod told;
 mod turn;
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
@@ -40,7 +44,10 @@ use routing::{
 
 pub(crate) use clusters::Clusters;
 pub use clusters::{Cluster, ClusterSettings};
+pub use compat_headers::ReplyHeaders;
 pub(crate) use dispatch::no_worker;
+pub use hooks::HookSettings;
+pub(crate) use hooks::Hooks;
 pub(crate) use identify::Identify;
 pub(crate) use prefill::Prefills;
 pub use prefill::{Connector, Disaggregation};
@@ -98,7 +105,7 @@ async fn routed(
         }
     };
     let mut settle = Settle::open(gateway, route, Arc::clone(&request_id), received);
-    let call = match accept::call(gateway, parts, &mut body, route, Arc::clone(&request_id), received).await {
+    let mut call = match accept::call(gateway, parts, &mut body, route, Arc::clone(&request_id), received).await {
         Ok(call) => call,
         Err(error) => {
             let response = refused(settle, &error);
@@ -106,6 +113,9 @@ async fn routed(
         }
     };
     settle.timing().accept = gateway.clock.now().ms_since(received) * 1e3;
+    if let Err(error) = before::routing(gateway, route, &mut call, &mut settle).await {
+        return refused(settle, &error);
+    }
     let result = match route.endpoint {
         Endpoint::Generate(dialect) => return generate(gateway, call, dialect, settle).await,
         Endpoint::Tokenize => return tokenize::tokenize(gateway, call, settle).await,

@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, res
 use http_body::{Body, Frame, SizeHint};
 use serde::Serialize;
 
-use super::{headers, relay::Relay, settle::Settle};
+use super::{compat_headers, headers, relay::Relay, settle::Settle};
 use crate::ids::REQUEST_ID;
 
 /// The body of a reply.
@@ -82,16 +82,23 @@ pub(crate) fn head(worker: &Parts, settle: &Settle) -> (StatusCode, HeaderMap) {
     (worker.status, fields)
 }
 
-/// Our own headers: who, by what rule, under which decision, and what was expected of its cache.
+/// Headers about the routing: who, by what rule, under which decision, and what was expected of its cache.
 pub(crate) fn explain(fields: &mut HeaderMap, settle: &Settle) {
+    let shown = settle.reply_headers();
     let Some(won) = settle.won() else { return };
-    insert(fields, HeaderName::from_static("x-warmroute-worker"), &won.worker);
-    insert(fields, HeaderName::from_static("x-warmroute-policy"), won.policy);
-    insert(fields, HeaderName::from_static("x-warmroute-decision"), &settle.id().to_string());
     if !settle.rewrites().is_empty() {
         insert(fields, HeaderName::from_static("x-warmroute-rewrites"), &settle.rewrites().join(","));
     }
+    if !shown.expose {
+        return;
+    }
+    insert(fields, HeaderName::from_static("x-warmroute-worker"), &won.worker);
+    insert(fields, HeaderName::from_static("x-warmroute-policy"), won.policy);
+    insert(fields, HeaderName::from_static("x-warmroute-decision"), &settle.id().to_string());
     fields.insert("x-warmroute-predicted-cached-tokens", HeaderValue::from(won.predicted_cached_tokens));
+    if shown.vllm_router {
+        compat_headers::vllm_router(fields, settle, won);
+    }
 }
 
 pub(crate) fn with_head((status, fields): (StatusCode, HeaderMap), body: ReplyBody) -> Response<ReplyBody> {

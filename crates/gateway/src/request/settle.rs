@@ -20,9 +20,11 @@ use routing::{
 
 use self::log::{End, Logged};
 use super::{
+    ReplyHeaders,
     dispatch::{BodyKind, Content, Failure},
     looked_up::LookedUp,
     receipt::{About, Decided},
+    told::Told,
 };
 use crate::{Gateway, lease::Lease, metrics::Settled, routes::Route};
 
@@ -45,6 +47,7 @@ pub(crate) struct Settle {
     /// The prefill under way, and since when.
     leg: Option<(PrefillLeg, Moment)>,
     rewrites: Vec<&'static str>,
+    told: Told,
     attempts: Vec<Attempt>,
     open: Option<OpenAttempt>,
     timing: Timing,
@@ -97,6 +100,7 @@ impl Settle {
             prefill: None,
             leg: None,
             rewrites: Vec::new(),
+            told: Told::default(),
             attempts: Vec::new(),
             open: None,
             timing: Timing::default(),
@@ -126,13 +130,27 @@ impl Settle {
         self.won.as_ref()
     }
 
+    /// What headers tell beside the decision.
+    pub(crate) fn told(&mut self) -> &mut Told {
+        &mut self.told
+    }
+
+    pub(crate) fn told_of(&self) -> &Told {
+        &self.told
+    }
+
+    /// Which headers of ours and of others the reply carries.
+    pub(crate) fn reply_headers(&self) -> ReplyHeaders {
+        self.gateway.rules.headers
+    }
+
     /// The router's own times, filled in stage by stage.
     pub(crate) fn timing(&mut self) -> &mut Timing {
         &mut self.timing
     }
 
     pub(crate) fn about(&mut self, about: About) {
-        self.about = Some(about);
+        self.about = Some(self.told.about(about));
     }
 
     /// Who gets the request will look for its prompt in a prefix cache.
@@ -164,7 +182,7 @@ impl Settle {
         self.prefill.clone_from(&decision.prefill);
         self.verdict = Some(Verdict::Decided(Box::new(decision)));
         self.lease = Some(lease);
-        self.rewrites.clear();
+        self.rewrites = self.told.rewrites().to_vec();
         self.prefill_begins(leg);
     }
 

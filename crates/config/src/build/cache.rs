@@ -1,0 +1,34 @@
+//! Sections `cache` and `model_aggregation`.
+
+use std::time::Duration;
+
+use super::problem_at;
+use crate::{Cache, ModelAggregation, checked::Checked, problem::Draft};
+
+/// Section `cache`.
+pub(super) fn cache(section: &Checked) -> Cache {
+    let ttl = section.key("deduplication_ttl").duration();
+    Cache {
+        model_ttl: section.key("model_cache_ttl").duration(),
+        deduplication: section.key("enable_deduplication").bool().then_some(ttl),
+    }
+}
+
+/// Section `model_aggregation`. An empty list that counts longer at first than at last is a problem.
+pub(super) fn model_aggregation(section: &Checked, problems: &mut Vec<Draft>) -> ModelAggregation {
+    let (base, most) = (section.key("empty_response_base_ttl_seconds"), section.key("empty_response_max_ttl_seconds"));
+    if base.int() > most.int() && !base.failed && !most.failed {
+        let message = format!("{} s is above empty_response_max_ttl_seconds, {} s", base.int(), most.int());
+        let draft = Draft::new("model_aggregation.empty_response_base_ttl_seconds", message).in_context();
+        problems.push(problem_at(draft.expected("a shorter time, or a longer one there"), base, most));
+    }
+    let background = section.key("background_refresh");
+    ModelAggregation {
+        ttl: section.key("cache_ttl").duration(),
+        soft_ttl_ratio: section.key("soft_ttl_ratio").float(),
+        empty_ttl: Duration::from_secs(base.int()),
+        empty_max_ttl: Duration::from_secs(most.int()),
+        max_entries: usize::try_from(section.key("max_cache_entries").int()).unwrap_or(usize::MAX),
+        background: background.key("enabled").bool().then(|| background.key("check_interval").duration()),
+    }
+}

@@ -1,0 +1,167 @@
+//! The configuration of Continuum Router: its keys are ours, but for some that have another name here.
+
+use super::ours::refused;
+use crate::{
+    Problem,
+    load::report,
+    schema::{Key, Kind, ROOT, TOP_ALIASES},
+    tree::{Entry, Located, Node, Origin},
+    yaml,
+};
+
+const TITLE: &str = "Converted from a configuration of Continuum Router.";
+
+/// Keys with another name here: theirs, ours. Both are two steps deep at most.
+const RENAMED: &[(&[&str], &[&str])] = &[
+    (&["server", "bind_address"], &["server", "listen"]),
+    (&["server", "workers"], &["server", "runtime_threads"]),
+    (&["selection_strategy"], &["routing", "policy"]),
+    (&["load_balancer", "strategy"], &["routing", "policy"]),
+];
+
+/// Translates a configuration of Continuum Router into YAML of ours. `name` is what problems call the file.
+///
+/// Keys without a counterpart stand in comments above it, and so do those that this version refuses.
+///
+/// # Errors
+/// What is wrong with the text as YAML.
+///
+/// ```
+/// let theirs = "selection_strategy: LeastLatency\nbackends: [{name: a, url: 'http://10.0.0.5:8000', pool: x}]\n";
+/// let ours = config::convert_continuum("config.yaml", theirs).expect("a file of that router");
+/// assert!(ours.contains("policy: LeastLatency"));
+/// assert!(ours.contains("# no counterpart: backends[0].pool\n"));
+/// ```
+pub fn convert_continuum(name: &str, text: &str) -> Result<String, Vec<Problem>> {
+    let (tree, problems) = yaml::parse(text);
+    if !problems.is_empty() {
+        return Err(report(problems, name));
+    }
+    let origin = Origin::File { line: 1, column: 1 };
+    let mut tree = tree.unwrap_or(Located { node: Node::Null, origin: origin.clone() });
+    if matches!(tree.node, Node::Null) {
+        tree.node = Node::Map(Vec::new());
+    }
+    rename(&mut tree);
+    let mut unused = Vec::new();
+    prune_top(&mut tree, &mut unused);
+    unused.sort_by_key(|(origin, _)| match origin {
+        Origin::File { line, column } => (*line, *column),
+        Origin::Named(_) => (0, 0),
+    });
+    let body = serde_saphyr::to_string(&json(&tree)).unwrap_or_default();
+    let mut text = format!("# {TITLE}\n");
+    let refused = refused(&body);
+    if !refused.is_empty() {
+        text += &format!("# refused by `warmroute config check` in this version: {}\n", refused.join(", "));
+    }
+    for (_, path) in unused {
+        text += &format!("# no counterpart: {path}\n");
+    }
+    Ok(text + &body)
+}
+
+/// Gives renamed keys their names here, unless a key of that name stands there already.
+fn rename(tree: &mut Located) {
+    for (theirs, ours) in RENAMED {
+        let Some(value) = taken(tree, theirs) else { continue };
+        let origin = value.origin.clone();
+        let place = ours.iter().try_fold(&mut *tree, |at, key| at.get_or_insert(key, &origin));
+        match place {
+            Some(place) if matches!(place.node, Node::Null) => *place = value,
+            _ => {}
+        }
+    }
+}
+
+/// The value under a path, removed; an emptied section goes with it.
+fn taken(tree: &mut Located, path: &[&str]) -> Option<Located> {
+    let (first, rest) = path.split_first()?;
+    let Node::Map(entries) = &mut tree.node else { return None };
+    let at = entries.iter().position(|entry| entry.key == *first)?;
+    if rest.is_empty() {
+        return Some(entries.remove(at).value);
+    }
+    let found = taken(&mut entries.get_mut(at)?.value, rest);
+    if entries.get(at).is_some_and(|entry| matches!(&entry.value.node, Node::Map(left) if left.is_empty())) {
+        entries.remove(at);
+    }
+    found
+}
+
+fn prune_top(tree: &mut Located, unused: &mut Vec<(Origin, String)>) {
+    let Node::Map(entries) = &mut tree.node else { return };
+    entries.retain_mut(|entry| {
+        let alias = TOP_ALIASES.iter().find(|(alias, _)| *alias == entry.key).map(|(_, path)| *path);
+        let own = [entry.key.as_str()];
+        let path: &[&str] = alias.unwrap_or(&own);
+        match kind_at(path) {
+            Some(kind) => {
+                prune(kind, &mut entry.value, &entry.key, unused);
+                true
+            }
+            None => {
+                unused.push((entry.origin.clone(), crate::tree::shown_text(&entry.key)));
+                false
+            }
+        }
+    });
+}
+
+fn kind_at(path: &[&str]) -> Option<&'static Kind> {
+    let mut keys = ROOT;
+    let (last, sections) = path.split_last()?;
+    for section in sections {
+        match keys.iter().find(|key| key.name == *section)?.kind {
+            Kind::Section(inner) => keys = inner,
+            _ => return None,
+        }
+    }
+    keys.iter().find(|key| key.name == *last).map(|key| &key.kind)
+}
+
+/// Takes out what the schema does not know.
+fn prune(kind: &'static Kind, given: &mut Located, path: &str, unused: &mut Vec<(Origin, String)>) {
+    match (kind, &mut given.node) {
+        (Kind::Section(keys) | Kind::Worker(keys), Node::Map(entries)) => prune_section(keys, entries, path, unused),
+        (Kind::List(item), Node::List(items)) => {
+            for (at, inner) in items.iter_mut().enumerate() {
+                prune(item, inner, &format!("{path}[{at}]"), unused);
+            }
+        }
+        (Kind::Map(item), Node::Map(entries)) => {
+            for entry in entries {
+                prune(item, &mut entry.value, &crate::check::map_path(path, &entry.key), unused);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn prune_section(keys: &'static [Key], entries: &mut Vec<Entry>, path: &str, unused: &mut Vec<(Origin, String)>) {
+    entries.retain_mut(|entry| {
+        let path = crate::check::map_path(path, &entry.key);
+        match keys.iter().find(|key| key.name == entry.key) {
+            Some(key) => {
+                prune(&key.kind, &mut entry.value, &path, unused);
+                true
+            }
+            None => {
+                unused.push((entry.origin.clone(), path));
+                false
+            }
+        }
+    });
+}
+
+/// The tree as a value to write; texts keep their `${NAME}`, which means the same there.
+fn json(given: &Located) -> serde_json::Value {
+    match &given.node {
+        Node::Text(text) | Node::Loose(text) => text.as_str().into(),
+        Node::List(items) => items.iter().map(json).collect(),
+        Node::Map(entries) => {
+            serde_json::Value::Object(entries.iter().map(|entry| (entry.key.clone(), json(&entry.value))).collect())
+        }
+        _ => given.shown(),
+    }
+}

@@ -1,0 +1,209 @@
+//! The command lines of the routers around SGLang (`sglang_router`, `smg`) and of vLLM Router, which share most flags.
+//!
+//! Each flag becomes the key that a file of vLLM Router has for it; what such a file has no key for has one of ours here.
+
+mod table;
+mod words;
+
+use self::table::{FLAGS, Flag, Means, POLICY_NAMES};
+use super::vllm_router::convert_tree;
+use crate::{
+    Problem,
+    load::report,
+    problem::Draft,
+    tree::{Entry, Located, Node, Origin},
+};
+
+/// Whose command line it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlagsOf {
+    /// `sglang_router` and its successor `smg`.
+    Smg,
+    /// `vllm-router`.
+    VllmRouter,
+}
+
+impl FlagsOf {
+    fn title(self) -> &'static str {
+        match self {
+            Self::Smg => "Converted from a command line of sglang-router or smg.",
+            Self::VllmRouter => "Converted from a command line of vLLM Router.",
+        }
+    }
+
+    fn pools(self) -> &'static str {
+        match self {
+            Self::Smg => "prefill_decode",
+            Self::VllmRouter => "vllm_prefill_decode",
+        }
+    }
+}
+
+/// The port of both routers where no flag says otherwise; clients know it.
+const PORT: &str = "30000";
+/// The policy of both where no flag says otherwise.
+const POLICY: &str = "cache_aware";
+/// More flags than either router has ten times over.
+const MAX_WORDS: usize = 100_000;
+
+/// Translates a command line, given as text, into YAML of ours. `name` is what problems call the text.
+///
+/// # Errors
+/// As [`convert_flags`].
+pub fn convert_command(router: FlagsOf, name: &str, text: &str) -> Result<String, Vec<Problem>> {
+    convert_flags(router, name, &words::words(text))
+}
+
+/// Translates the words of a command line into YAML of ours. What stands before the first flag is the program.
+///
+/// Flags without a counterpart stand in comments above it, by name only: a value may be a secret.
+///
+/// # Errors
+/// Every value that cannot be what that router takes.
+///
+/// ```
+/// let flags = ["--worker-urls", "http://10.0.0.5:8000", "--policy", "round_robin", "--log-dir", "/tmp"];
+/// let flags: Vec<String> = flags.map(str::to_owned).into();
+/// let ours = config::convert_flags(config::FlagsOf::Smg, "flags", &flags).expect("flags of that router");
+/// assert!(ours.contains("  - {url: \"http://10.0.0.5:8000\"}\n"));
+/// assert!(ours.contains("  policy: round_robin\n"));
+/// assert!(ours.contains("# no counterpart: --log-dir\n"));
+/// ```
+pub fn convert_flags(router: FlagsOf, name: &str, words: &[String]) -> Result<String, Vec<Problem>> {
+    let mut line = Line { router, ..Line::new() };
+    let mut words =
+        words.iter().take(MAX_WORDS).map(String::as_str).skip_while(|word| !word.starts_with("--")).peekable();
+    while let Some(word) = words.next() {
+        let (flag, joined) = match word.split_once('=') {
+            Some((flag, value)) => (flag, Some(value)),
+            None => (word, None),
+        };
+        let mut values: Vec<&str> = joined.into_iter().collect();
+        while joined.is_none() && words.peek().is_some_and(|next| !next.starts_with("--")) {
+            values.extend(words.next());
+        }
+        line.flag(flag, &values);
+    }
+    if !line.problems.is_empty() {
+        return Err(report(line.problems, name));
+    }
+    let (tree, unused) = line.tree();
+    convert_tree(router.title(), name, &tree, unused)
+}
+
+/// What was read of a command line.
+#[derive(Debug)]
+struct Line {
+    router: FlagsOf,
+    tree: Located,
+    workers: Vec<Located>,
+    prefill: Vec<Located>,
+    decode: Vec<Located>,
+    split: bool,
+    unused: Vec<String>,
+    problems: Vec<Draft>,
+}
+
+impl Line {
+    fn new() -> Self {
+        Self {
+            router: FlagsOf::Smg,
+            tree: map(&origin("")),
+            workers: Vec::new(),
+            prefill: Vec::new(),
+            decode: Vec::new(),
+            split: false,
+            unused: Vec::new(),
+            problems: Vec::new(),
+        }
+    }
+
+    fn flag(&mut self, flag: &str, values: &[&str]) {
+        // `python -m sglang_router` names its own flags behind `--router-` where an engine has flags too.
+        let plain = flag.trim_start_matches("--");
+        let bare = plain.strip_prefix("router-").filter(|_| plain != "router-temperature").unwrap_or(plain);
+        let found = FLAGS.iter().find(|known| known.name == bare);
+        let from = origin(flag);
+        let Some(Flag { means, .. }) = found else {
+            self.unused.push(crate::tree::shown_text(flag));
+            return;
+        };
+        let text = |text: &str| Located { node: Node::Text(text.to_owned()), origin: from.clone() };
+        match (*means, values) {
+            (Means::Workers, urls) => self.workers.extend(urls.iter().map(|url| text(url))),
+            (Means::Split, _) => self.split = true,
+            (Means::Prefill, [url]) => self.prefill.push(text(url)),
+            (Means::Prefill, [url, port, ..]) => {
+                let node = if port.eq_ignore_ascii_case("none") { Node::Null } else { Node::Loose((*port).to_owned()) };
+                let pair = vec![text(url), Located { node, origin: from.clone() }];
+                self.prefill.push(Located { node: Node::List(pair), origin: from });
+            }
+            (Means::Decode, [url, ..]) => self.decode.push(text(url)),
+            (Means::Policy(key), [name, ..]) => {
+                let known = POLICY_NAMES.iter().find(|(theirs, _)| theirs == name).map_or(*name, |(_, ours)| *ours);
+                self.put(&[key, "type"], known, &from);
+            }
+            (Means::Key(path), [value, ..]) => self.put(path, value, &from),
+            (Means::Fixed(path, value), _) => self.put(path, value, &from),
+            (Means::Aliases, pairs) => {
+                for pair in pairs {
+                    match pair.split_once('=') {
+                        Some((alias, model)) => self.put(&["model_aliases", alias], model, &from),
+                        None => self.refuse(flag, pair, "NAME=MODEL"),
+                    }
+                }
+            }
+            (Means::Prefill | Means::Decode | Means::Policy(_) | Means::Key(_), []) => {
+                self.problems.push(Draft::new("", "the flag has no value").expected("a value behind it").at(from));
+            }
+        }
+    }
+
+    fn refuse(&mut self, flag: &str, value: &str, expected: &str) {
+        let draft = Draft::new("", format!("cannot use `{}`", crate::tree::shown_text(value)));
+        self.problems.push(draft.expected(expected).at(origin(flag)));
+    }
+
+    /// The last of several flags of one name counts, as there.
+    fn put(&mut self, path: &[&str], value: &str, from: &Origin) {
+        let place = path.iter().try_fold(&mut self.tree, |at, key| at.get_or_insert(key, from));
+        if let Some(place) = place {
+            *place = Located { node: Node::Loose(value.to_owned()), origin: from.clone() };
+        }
+    }
+
+    /// The same as a file, and the flags that it has no place for.
+    fn tree(mut self) -> (Located, Vec<String>) {
+        let split = self.split || !(self.prefill.is_empty() && self.decode.is_empty());
+        let mode = if split { self.router.pools() } else { "regular" };
+        let from = origin(if split { "--prefill" } else { "--worker-urls" });
+        self.put(&["mode", "type"], mode, &from);
+        let lists = if split {
+            vec![("prefill_urls", self.prefill), ("decode_urls", self.decode)]
+        } else {
+            vec![("worker_urls", self.workers)]
+        };
+        let mut tree = self.tree;
+        for (key, urls) in lists {
+            let place = tree.get_or_insert("mode", &from).and_then(|mode| mode.get_or_insert(key, &from));
+            if let Some(place) = place {
+                *place = Located { node: Node::List(urls), origin: from.clone() };
+            }
+        }
+        for (path, value) in [(&["policy", "type"][..], POLICY), (&["port"][..], PORT)] {
+            let place = path.iter().try_fold(&mut tree, |at, key| at.get_or_insert(key, &from));
+            if let Some(place) = place.filter(|place| matches!(place.node, Node::Null)) {
+                *place = Located { node: Node::Loose(value.to_owned()), origin: from.clone() };
+            }
+        }
+        (tree, self.unused)
+    }
+}
+
+fn origin(flag: &str) -> Origin {
+    Origin::Named(flag.to_owned())
+}
+
+fn map(origin: &Origin) -> Located {
+    Located { node: Node::Map(Vec::<Entry>::new()), origin: origin.clone() }
+}

@@ -1,0 +1,33 @@
+//! The list of services that are asked about a request before it is routed.
+
+use super::{
+    Key, Kind, key,
+    kinds::{SECONDS, section},
+    word,
+};
+
+pub(super) const HOOK: &[Key] = &[
+    key("name", Kind::Text, "~", "Its name, in headers, messages and metrics. Required, unique."),
+    key("url", Kind::WorkerUrl, "~", "Where it is asked, with its path. Required."),
+    key("timeout", SECONDS, "1s", "Time for its answer."),
+    key(
+        "on_error",
+        Kind::Word(&[word("allow"), word("reject")]),
+        "reject",
+        "What becomes of a request where the hook gives no usable answer.",
+    ),
+    section(
+        "on_reject",
+        &[
+            key("status", Kind::Int { min: 400, max: 499 }, "403", "Status of a request that it rejects."),
+            key("message", Kind::Text, "~", "What the client is told; unset = what the hook says."),
+        ],
+        "How a rejected request is answered, where the hook does not say.",
+    ),
+    key(
+        "models",
+        Kind::List(&Kind::Text),
+        "[]",
+        "It is asked only about these models; `*` stands for anything. Empty = about all.",
+    ),
+];

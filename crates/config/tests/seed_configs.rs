@@ -1,0 +1,144 @@
+//! Every configuration that the reference documents print, as it stands there.
+
+mod sources;
+
+use contract_id::contract;
+use sources::{lines, load_all, only};
+
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/seed-configs");
+
+/// Names that the documents use and leave to their readers to define.
+const ENV: &[(&str, &str)] = &[("S3_ACCESS_KEY", "who"), ("S3_SECRET_KEY", "hush")];
+
+fn files(prefix: &str) -> Vec<(String, String)> {
+    let mut found: Vec<_> = std::fs::read_dir(FOLDER)
+        .expect("the folder of fixtures")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension().is_some_and(|kind| kind == "yaml"))
+        .map(|path| {
+            let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+            (name, std::fs::read_to_string(&path).expect("a text"))
+        })
+        .filter(|(name, _)| name.starts_with(prefix))
+        .collect();
+    found.sort();
+    found
+}
+
+/// The backends that event sources of a text belong to, as flags.
+fn backends(text: &str) -> Vec<(&'static str, String, &'static str)> {
+    let named = text.lines().filter_map(|line| line.split_once("backend_name:")).map(|(_, name)| name);
+    named
+        .map(|name| name.trim().trim_matches('"'))
+        .map(|name| ("workers", format!("{name}=http://{name}:8000"), "-w"))
+        .collect()
+}
+
+fn load(text: &str) -> Result<config::Settings, Vec<config::Problem>> {
+    let flags = backends(text);
+    let flags: Vec<_> = flags.iter().map(|(path, value, flag)| (*path, value.as_str(), *flag)).collect();
+    load_all(text, ENV, &flags)
+}
+
+#[test]
+#[contract("CH31", "CK22", "CK40", "CH14", "CH23")]
+fn every_example_of_the_continuum_documents_loads_as_it_is() {
+    let files = files("continuum-");
+    assert_eq!(files.len(), 22, "the documents have 22 blocks");
+    for (name, text) in files {
+        let settings = load(&text).unwrap_or_else(|problems| panic!("{name}:\n{}", lines(&problems)));
+        for notice in settings.idle() {
+            assert!(notice.path.starts_with("response_cache."), "{name}: {notice}");
+            assert!(notice.line.is_some(), "{name}: {notice}");
+        }
+    }
+}
+
+#[test]
+#[contract("CH31")]
+fn what_has_no_effect_yet_is_told_by_key_and_line_and_only_where_it_differs_from_the_default() {
+    let text = "response_cache:\n  enabled: true\n  backend: tiered\n  ttl: \"5m\"\n  l2: {bucket: b, secret_key: \"${S3_SECRET_KEY}\"}\n";
+    let settings = load(text).unwrap_or_else(|problems| panic!("{}", lines(&problems)));
+    let told: Vec<_> = settings.idle().iter().map(|notice| (notice.path.as_str(), notice.line)).collect();
+    assert_eq!(
+        told,
+        [
+            ("response_cache.enabled", Some(2)),
+            ("response_cache.backend", Some(3)),
+            ("response_cache.l2.bucket", Some(5)),
+            ("response_cache.l2.secret_key", Some(5)),
+        ]
+    );
+    assert!(settings.idle()[0].to_string().contains("known, not active in this version"));
+    assert!(load("response_cache: {enabled: false, capacity: 1000}\n").expect("loads").idle().is_empty());
+}
+
+#[test]
+fn keys_of_the_cache_are_checked_although_nothing_comes_of_them() {
+    for (text, path) in [
+        ("response_cache: {enabled: maybe}", "response_cache.enabled"),
+        ("response_cache: {capacity: 0}", "response_cache.capacity"),
+        ("response_cache: {backend: disk}", "response_cache.backend"),
+        ("response_cache: {l1: {type: s3}}", "response_cache.l1.type"),
+        ("response_cache: {l2: {endpoint: nowhere}}", "response_cache.l2.endpoint"),
+        ("response_cache: {l2: {acces_key: a}}", "response_cache.l2.acces_key"),
+        ("response_cache: {tiered: {promote: true}}", "response_cache.tiered.promote"),
+    ] {
+        let problem = only(load(text).expect_err(text));
+        assert_eq!(problem.path, path, "{problem}");
+    }
+}
+
+#[test]
+fn credentials_of_the_second_tier_are_never_shown() {
+    let text = "response_cache: {l2: {access_key: \"${S3_ACCESS_KEY}\", secret_key: \"${S3_SECRET_KEY}\"}}\n";
+    let settings = load(text).unwrap_or_else(|problems| panic!("{}", lines(&problems)));
+    let idle: String = settings.idle().iter().map(|notice| format!("{notice} {}", notice.value)).collect();
+    for shown in [settings.to_yaml(), format!("{settings:?}"), idle] {
+        assert!(!shown.contains("hush") && !shown.contains("\"who\""), "{shown}");
+    }
+    let problem = only(load("response_cache: {l2: {secret_kee: hush}}\n").expect_err("unknown"));
+    assert_eq!(problem.value, "***");
+}
+
+#[test]
+#[contract("V46")]
+fn a_file_of_the_other_router_is_answered_with_the_command_that_converts_it() {
+    for (name, text) in files("vllm-router-") {
+        let problem = only(load(&text).expect_err(&name));
+        assert_eq!(problem.message, "this is a configuration of vLLM Router", "{name}");
+        assert!(
+            problem.to_string().contains("`warmroute config convert --from vllm-router warmroute.yaml > "),
+            "{name}: {problem}"
+        );
+        assert_eq!(problem.line, Some(2), "{name}");
+        let ours = config::convert_vllm_router(&name, &text).unwrap_or_else(|problems| panic!("{}", lines(&problems)));
+        load(&ours).unwrap_or_else(|problems| panic!("{name}:\n{ours}\n{}", lines(&problems)));
+    }
+}
+
+/// As the documents print them, after their indentation was lost.
+const PRINTED: [&str; 3] = [
+    "backends:\n    - name: vllm-custom\n    type: vllm\n    url: http://localhost:8000\n    models:\n        - my-model\n    \
+     health_check:\n        endpoint: /custom-health          # Primary endpoint\n        method: GET\n",
+    "backends:\n    - name: custom-api\n    type: generic\n    url: http://localhost:9000\n    models:\n        - custom-model\n",
+    "mode:\ntype: vllm_prefill_decode\nprefill_urls:\n- [\"http://prefill1:8081\", null]\ndecode_urls:\n- \"http://decode1:8083\"\n",
+];
+
+#[test]
+#[contract("CH31")]
+fn the_text_as_printed_is_refused_with_a_line() {
+    for text in PRINTED {
+        let problems = load(text).expect_err(text);
+        assert!(problems.iter().any(|problem| problem.line.is_some()), "{text}\n{}", lines(&problems));
+    }
+    // Every text that a copy may have lost something of is read or refused.
+    for (name, text) in files("") {
+        let flat: String = text.lines().map(|line| format!("{}\n", line.trim_start())).collect();
+        for text in [flat, text.replace("  ", " "), text.replace('\n', " "), text.replace('"', "")] {
+            if let Err(problems) = load(&text) {
+                assert!(!problems.is_empty(), "{name}");
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What a service is asked about a request before it is routed, and what it may answer.
+
+use std::borrow::Cow;
+
+use crate::json::{self, RawJson};
+
+/// What a hook says of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HookAnswer<'a> {
+    /// It goes on as it is.
+    Allow,
+    /// It goes no further.
+    Reject {
+        /// The status that its client gets, where the hook names one of 400 to 499.
+        status: Option<u16>,
+        /// What its client is told.
+        message: Option<Cow<'a, str>>,
+    },
+    /// It goes on with this body, which is an object.
+    Transform(RawJson<'a>),
+}
+
+/// The model that a body names at its top level. `None` if the body is not one JSON object, or names none.
+///
+/// ```
+/// assert_eq!(dialect::named_model(br#"{"model": "m", "x": 1}"#).as_deref(), Some("m"));
+/// assert_eq!(dialect::named_model(b"[1]"), None);
+/// ```
+pub fn named_model(body: &[u8]) -> Option<String> {
+    let body = object(body)?;
+    body.member("model")?.string().map(Cow::into_owned)
+}
+
+/// The question: one JSON object. `None` if `body` is not one JSON object, which nobody needs to be asked about.
+///
+/// ```
+/// let question = dialect::hook_question("r1", "/v1/completions", br#"{"model":"m"}"#).unwrap();
+/// assert_eq!(question, r#"{"request_id":"r1","route":"/v1/completions","model":"m","body":{"model":"m"}}"#);
+/// ```
+pub fn hook_question(request_id: &str, route: &str, body: &[u8]) -> Option<String> {
+    let body = object(body)?;
+    let model = body.member("model").and_then(RawJson::string);
+    let mut question = String::with_capacity(body.as_str().len() + 128);
+    question += r#"{"request_id":"#;
+    json::write_string(&mut question, request_id);
+    question += r#","route":"#;
+    json::write_string(&mut question, route);
+    question += r#","model":"#;
+    match model {
+        Some(model) => json::write_string(&mut question, &model),
+        None => question += "null",
+    }
+    question += r#","body":"#;
+    question += body.as_str();
+    question.push('}');
+    Some(question)
+}
+
+/// Reads a hook's reply. `None` if it is not one of the three answers.
+///
+/// ```
+/// use dialect::{HookAnswer, hook_answer};
+///
+/// assert_eq!(hook_answer(br#"{"action":"allow"}"#), Some(HookAnswer::Allow));
+/// assert_eq!(hook_answer(br#"{"action":"transform"}"#), None);
+/// ```
+pub fn hook_answer(reply: &[u8]) -> Option<HookAnswer<'_>> {
+    let reply = object(reply)?;
+    match &*reply.member("action")?.string()? {
+        "allow" => Some(HookAnswer::Allow),
+        "reject" => Some(HookAnswer::Reject {
+            status: reply
+                .member("status")
+                .and_then(RawJson::integer)
+                .and_then(|status| u16::try_from(status).ok())
+                .filter(|status| (400..500).contains(status)),
+            message: reply.member("message").and_then(RawJson::string),
+        }),
+        "transform" => reply.member("body").filter(|body| body.as_str().starts_with('{')).map(HookAnswer::Transform),
+        _ => None,
+    }
+}
+
+fn object(text: &[u8]) -> Option<RawJson<'_>> {
+    let text = std::str::from_utf8(text).ok()?;
+    json::whole(text).ok().filter(|whole| whole.as_str().starts_with('{'))
+}

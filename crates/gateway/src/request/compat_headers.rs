@@ -1,0 +1,44 @@
+//! Reply headers in the words of vLLM Router (contract V42), for clients and dashboards that read those.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::settle::{Settle, Won};
+
+/// Which headers tell of the routing.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplyHeaders {
+    /// Any at all, beside the request's id and what was rewritten.
+    pub expose: bool,
+    /// `x-vllm-router-*` beside ours.
+    pub vllm_router: bool,
+}
+
+/// Policies that go by what workers have cached.
+const BY_CACHE: [&str; 4] = ["warm", "kv_aware", "dynamo_cost", "continuum"];
+
+/// Adds them. The cache's status repeats `X-Cache`, so that must stand there already.
+pub(super) fn vllm_router(fields: &mut HeaderMap, settle: &Settle, won: &Won) {
+    let told = settle.told_of();
+    let method = if told.cluster().is_some() {
+        "cluster"
+    } else if won.predicted_cached_tokens > 0 && BY_CACHE.contains(&won.policy) {
+        "kv"
+    } else {
+        "policy"
+    };
+    let status = fields.get("x-cache").cloned().unwrap_or(HeaderValue::from_static("BYPASS"));
+    fields.insert("x-vllm-router-cache-status", status);
+    let hooks = told.hooks();
+    for (name, value) in [
+        ("x-vllm-router-worker", Some(&*won.worker)),
+        ("x-vllm-router-method", Some(method)),
+        ("x-vllm-router-policy", Some(won.policy)),
+        ("x-vllm-router-cluster", told.cluster()),
+        ("x-vllm-router-model", told.model()),
+        ("x-vllm-router-hooks", hooks.as_deref()),
+    ] {
+        if let Some(value) = value.and_then(|value| HeaderValue::try_from(value).ok()) {
+            fields.insert(HeaderName::from_static(name), value);
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Services of the operator's that are asked about a generation before it is routed (contract V44).
+//!
+//! Each gets the request as it stands after the one before. What it answers is bounded in time and size, and cannot make
+//! a body longer than a client's may be. Where it gives no usable answer, the configuration says what becomes of the
+//! request.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use dialect::{ApiError, ErrorCode, HookAnswer};
+use http::{HeaderMap, HeaderValue};
+use net::{Destinations, WorkerUrl, fetch};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family},
+    registry::Registry,
+};
+
+use super::{
+    accept::{Call, printable},
+    settle::Settle,
+};
+use crate::{Gateway, ids::REQUEST_ID, model_names, routes::Route};
+
+/// What the header of rewrites says of a body that a hook gave.
+const REWRITE: &str = "hook";
+/// Room for what stands around a body in an answer.
+const AROUND: usize = 64 * 1024;
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub struct HookSettings {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Where it is asked.
+    pub url: WorkerUrl,
+    /// Time for its answer.
+    pub timeout: Duration,
+    /// Whether a request goes on without a usable answer.
+    pub allow_on_error: bool,
+    /// Status of what it rejects, where it names none.
+    pub reject_status: u16,
+    /// What the client of that is told, whatever the hook says.
+    pub reject_message: Option<String>,
+    /// Models that it is asked about; `*` stands for anything, none for all.
+    pub models: Vec<String>,
+}
+
+/// Labels of the counter.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct HookResult {
+    hook: String,
+    result: &'static str,
+}
+
+/// All of them, in their order.
+#[derive(Debug)]
+pub(crate) struct Hooks {
+    hooks: Vec<Hook>,
+    results: Family<HookResult, Counter>,
+}
+
+#[derive(Debug)]
+struct Hook {
+    settings: HookSettings,
+    /// The URL without its path, and the path.
+    origin: WorkerUrl,
+    path: String,
+}
+
+/// What came of asking one.
+enum Outcome {
+    Allow,
+    Transform(Bytes),
+    Reject { status: Option<u16>, message: Option<String> },
+}
+
+impl Hooks {
+    /// Counted from the start on.
+    pub(crate) fn new(settings: Vec<HookSettings>, registry: &mut Registry) -> Self {
+        let results = Family::<HookResult, Counter>::default();
+        registry.register("warmroute_hooks", "Requests by what a hook said of them", results.clone());
+        Self::of(settings, results)
+    }
+
+    /// Others, counted in the same place.
+    pub(crate) fn replaced(&self, settings: Vec<HookSettings>) -> Self {
+        Self::of(settings, self.results.clone())
+    }
+
+    fn of(settings: Vec<HookSettings>, results: Family<HookResult, Counter>) -> Self {
+        for hook in &settings {
+            for result in ["allow", "transform", "reject", "error"] {
+                drop(results.get_or_create(&HookResult { hook: hook.name.to_string(), result }));
+            }
+        }
+        Self { hooks: settings.into_iter().map(Hook::new).collect(), results }
+    }
+
+    /// Asks each that is for the request's model. An error is what the client gets.
+    pub(super) async fn ask(
+        &self,
+        gateway: &Gateway,
+        route: &Route,
+        call: &mut Call,
+        settle: &mut Settle,
+    ) -> Result<(), ApiError> {
+        for hook in &self.hooks {
+            let model = dialect::named_model(call.body.bytes());
+            // A body that is no request is refused where it is read as a whole.
+            let Some(model) = model else { return Ok(()) };
+            let own = &hook.settings.models;
+            if !own.is_empty() && !own.iter().any(|pattern| model_names::matches(pattern, &model)) {
+                continue;
+            }
+            let outcome = hook.outcome(gateway, route, call).await;
+            let (result, refusal) = match outcome {
+                Ok(Outcome::Allow) => ("allow", None),
+                Ok(Outcome::Transform(body)) => {
+                    call.body.replace(body);
+                    settle.told().rewrote(REWRITE);
+                    ("transform", None)
+                }
+                Ok(Outcome::Reject { status, message }) => ("reject", Some(hook.rejection(status, message))),
+                Err(reason) => {
+                    tracing::warn!(hook = %hook.settings.name, %reason, "a hook gave no usable answer");
+                    ("error", (!hook.settings.allow_on_error).then(|| hook.failure()))
+                }
+            };
+            self.results.get_or_create(&HookResult { hook: hook.settings.name.to_string(), result }).inc();
+            settle.told().hook(&hook.settings.name, result);
+            if let Some(error) = refusal {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Hook {
+    fn new(settings: HookSettings) -> Self {
+        let url = &settings.url;
+        let path = if url.base().is_empty() { "/".to_owned() } else { url.base().to_owned() };
+        let origin = match url.host() {
+            Some(_) => format!("http://{}", url.authority()).parse().unwrap_or_else(|_| url.clone()),
+            None => url.clone(),
+        };
+        Self { origin, path, settings }
+    }
+
+    async fn outcome(&self, gateway: &Gateway, route: &Route, call: &Call) -> Result<Outcome, String> {
+        let question = dialect::hook_question(&call.request_id, route.path, call.body.bytes())
+            .ok_or("the request is not one JSON object")?;
+        let mut headers = HeaderMap::new();
+        if let Ok(id) = HeaderValue::try_from(&*call.request_id) {
+            headers.insert(REQUEST_ID, id);
+        }
+        let most = gateway.limits.max_body_bytes;
+        let asked = fetch::post_to(
+            Destinations::Engines,
+            &self.origin,
+            &self.path,
+            &headers,
+            Some(question.into()),
+            self.settings.timeout,
+            most.saturating_add(AROUND),
+        );
+        let reply = tokio::select! {
+            reply = asked => reply.map_err(|error| error.to_string())?,
+            () = gateway.cut.thrown() => return Err("the router is going down".to_owned()),
+        };
+        if reply.status.as_u16() != 200 {
+            return Err(format!("status {} in place of 200", reply.status.as_u16()));
+        }
+        match dialect::hook_answer(&reply.body) {
+            None => Err("the reply is none of allow, reject and transform".to_owned()),
+            Some(HookAnswer::Allow) => Ok(Outcome::Allow),
+            Some(HookAnswer::Reject { status, message }) => {
+                Ok(Outcome::Reject { status, message: message.map(|message| printable(&message)) })
+            }
+            Some(HookAnswer::Transform(body)) if body.as_str().len() > most => {
+                Err(format!("a body of {} bytes, at most {most} are accepted", body.as_str().len()))
+            }
+            Some(HookAnswer::Transform(body)) => Ok(Outcome::Transform(reply.body.slice_ref(body.as_str().as_bytes()))),
+        }
+    }
+
+    fn rejection(&self, status: Option<u16>, message: Option<String>) -> ApiError {
+        let own = self.settings.reject_message.clone().or(message);
+        let message = own.unwrap_or_else(|| format!("the request was rejected by the hook {}", self.settings.name));
+        ApiError::new(ErrorCode::HookRejected, message).with_status(status.unwrap_or(self.settings.reject_status))
+    }
+
+    fn failure(&self) -> ApiError {
+        let message = format!("the hook {} could not say whether the request may go on: try again", self.settings.name);
+        ApiError::new(ErrorCode::HookFailed, message).with_retry_after(1)
+    }
+}

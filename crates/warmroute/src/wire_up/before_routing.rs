@@ -1,0 +1,37 @@
+//! The settings of what comes before the decision: hooks, names of models, and which headers tell of it.
+
+use gateway::{HookSettings, ModelNameRule, ModelNames, ReplyHeaders};
+
+/// Hooks, with URLs that were checked with the configuration.
+pub(super) fn hooks(hooks: &[config::Hook]) -> Vec<HookSettings> {
+    let hook = |hook: &config::Hook| {
+        Some(HookSettings {
+            name: hook.name.as_str().into(),
+            url: hook.url.parse().ok()?,
+            timeout: hook.timeout,
+            allow_on_error: hook.allow_on_error,
+            reject_status: hook.reject_status,
+            reject_message: hook.reject_message.clone(),
+            models: hook.models.clone(),
+        })
+    };
+    hooks.iter().filter_map(hook).collect()
+}
+
+/// Names and rules of models.
+pub(super) fn names(models: &config::Models) -> ModelNames {
+    let rule = |rule: &config::ModelRule| ModelNameRule {
+        pattern: rule.pattern.clone(),
+        rewrite: rule.rewrite.clone(),
+        fallback: rule.fallback.clone(),
+    };
+    ModelNames {
+        rules: models.rules.iter().map(rule).collect(),
+        aliases: models.aliases.iter().map(|(name, model)| (name.clone(), model.clone())).collect(),
+    }
+}
+
+/// Headers of replies.
+pub(super) fn headers(compat: config::Compat) -> ReplyHeaders {
+    ReplyHeaders { expose: compat.expose_routing_headers, vllm_router: compat.vllm_router_headers }
+}

@@ -1,0 +1,45 @@
+//! Which headers of a reply tell of its routing.
+
+use contract_id::contract;
+
+use crate::harness::{Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, chat, json_reply};
+
+fn engine() -> ScriptedEngine {
+    ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", r#"{"id":"fine"}"#)))
+}
+
+fn reply(config: &str) -> RawReply {
+    let engine = engine();
+    let router = Program::serve_with(config, &[format!("w1={}", engine.url())], &[]).ready(1);
+    let reply = RawClient::post(&router.data(), "/v1/chat/completions", chat("m", "hi", 1).to_string().as_bytes());
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    reply
+}
+
+fn named(reply: &RawReply, prefix: &str) -> Vec<String> {
+    let names = ["worker", "method", "policy", "cluster", "model", "cache-status", "hooks", "decision"];
+    let found = names.iter().filter(|name| reply.header(&format!("{prefix}{name}")).is_some());
+    found.map(|name| (*name).to_owned()).collect()
+}
+
+#[test]
+#[contract("V42")]
+fn the_other_routers_headers_stand_beside_ours_when_asked_for() {
+    let usual = reply("");
+    assert!(named(&usual, "x-vllm-router-").is_empty(), "{usual:?}");
+    let both = reply("compat: {headers: [vllm-router]}\nrouting: {policy: round_robin}\n");
+    assert_eq!(both.header("x-vllm-router-worker"), both.header("x-warmroute-worker"));
+    assert_eq!(both.header("x-vllm-router-policy"), Some("round_robin"));
+    assert_eq!(both.header("x-vllm-router-method"), Some("policy"));
+    assert_eq!(both.header("x-vllm-router-model"), Some("m"));
+    assert_eq!(both.header("x-vllm-router-cache-status"), Some("BYPASS"));
+    assert_eq!(both.header("x-vllm-router-hooks"), None);
+}
+
+#[test]
+#[contract("V42")]
+fn routing_is_not_told_where_that_is_switched_off() {
+    let silent = reply("compat: {headers: [vllm-router], expose_routing_headers: false}\n");
+    assert!(named(&silent, "x-vllm-router-").is_empty() && named(&silent, "x-warmroute-").is_empty(), "{silent:?}");
+    assert!(silent.header("x-request-id").is_some());
+}
