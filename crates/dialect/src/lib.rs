@@ -37,5 +37,5 @@ pub use splice::{Edit, splice};
 pub use sse::{MAX_EVENT_BYTES, SseEvent, SsePushed, SseSplitter};
 pub use texts::{last_said, opening};
 pub use tokenize::{DetokenizeView, TokenizeView, detokenize_view, tokenize_view};
-pub use view::{Dialect, PromptPart, Rendering, RequestView, Session, ViewError, view};
+pub use view::{Dialect, Fidelity, PromptPart, Rendering, RequestView, Session, ViewError, view};
 pub use volatile_prefix::{steady_message, volatile_prefix, without_volatile_prefix};

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use crate::{
-    RawJson, ViewError,
+    Fidelity, RawJson, ViewError,
     json::{self, Array, Object},
     tokenize::fields,
 };
@@ -20,8 +20,8 @@ pub struct ResponsesView<'a> {
     pub previous: Option<Cow<'a, str>>,
     /// The chat that stands in for the request.
     pub chat: Vec<u8>,
-    /// The engine computes something else, or more, than that chat.
-    pub approximate: bool,
+    /// Whether the engine computes that chat, or something else and more.
+    pub fidelity: Fidelity,
 }
 
 const KEYS: [&str; 11] = [
@@ -42,10 +42,10 @@ const KEYS: [&str; 11] = [
 /// Reads the body.
 ///
 /// ```
-/// use dialect::responses_view;
+/// use dialect::{Fidelity, responses_view};
 ///
 /// let view = responses_view(br#"{"model":"m","instructions":"Be brief.","input":"hi","store":false}"#).unwrap();
-/// assert!(!view.stored && !view.approximate);
+/// assert!(!view.stored && view.fidelity == Fidelity::Exact);
 /// assert_eq!(
 ///     String::from_utf8(view.chat).unwrap(),
 ///     r#"{"model":"m","messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"hi"}]}"#
@@ -92,7 +92,8 @@ pub fn responses_view(body: &[u8]) -> Result<ResponsesView<'_>, ViewError> {
     chat.close();
     // Kept unless the client says otherwise: what engines make of silence differs, and this is the careful reading.
     let stored = store.and_then(RawJson::flag).unwrap_or(true);
-    Ok(ResponsesView { stored, previous, chat: out.into_bytes(), approximate })
+    let fidelity = if approximate { Fidelity::Likeness } else { Fidelity::Exact };
+    Ok(ResponsesView { stored, previous, chat: out.into_bytes(), fidelity })
 }
 
 fn message(said: &mut Array<'_>, role: &str, text: &str) {
@@ -175,7 +176,7 @@ mod tests {
 
     fn read(body: &str) -> (bool, bool, String) {
         let view = responses_view(body.as_bytes()).expect("a good body");
-        (view.stored, view.approximate, String::from_utf8(view.chat).expect("text"))
+        (view.stored, view.fidelity == Fidelity::Likeness, String::from_utf8(view.chat).expect("text"))
     }
 
     #[test]

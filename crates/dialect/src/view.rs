@@ -59,8 +59,18 @@ pub struct RequestView<'a> {
     /// Whether the engine computes the prompt without looking for it in its own prefix cache: it is asked for the
     /// logprobs of the prompt, or gets its KV from elsewhere.
     pub skips_prefix_cache: bool,
-    /// The prompt only resembles what the engine computes: its tokens cannot be told here.
-    pub approximate: bool,
+    /// How much of it the engine computes.
+    pub fidelity: Fidelity,
+}
+
+/// How well the prompt in a view stands for what the engine computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fidelity {
+    /// It is that.
+    #[default]
+    Exact,
+    /// It only resembles that: its tokens cannot be told here.
+    Likeness,
 }
 
 /// Fields that change how the prompt becomes tokens; `None` where the body says nothing or `null`.
@@ -376,7 +386,7 @@ impl<'a> Fields<'a> {
             },
             transfer_field: TRANSFER_FIELDS.into_iter().find(|key| self.get(*key).is_some()).map(Key::name),
             skips_prefix_cache: wants_prompt_logprobs || self.get(Key::KvTransferParams).is_some(),
-            approximate: false,
+            fidelity: Fidelity::Exact,
         })
     }
 

@@ -178,6 +178,7 @@ impl Entry {
             models: Vec::new(),
             loras: Vec::new(),
             namespace_model: None,
+            messages: crate::Messages::Translate,
             role: kv_blocks::Role::Unified,
             bootstrap_port: None,
             weight: 1.0,

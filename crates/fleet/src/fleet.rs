@@ -232,10 +232,19 @@ fn orders_for(id: WorkerId, worker: &config::Worker, parts: &FleetParts, url: Wo
     Orders {
         id,
         name: worker.name.as_str().into(),
-        asker: Asker::new(url.clone(), worker.api_key.as_ref(), checks.timeout),
+        asker: Asker::new(
+            url.clone(),
+            worker.engine.unwrap_or(Engine::Generic),
+            worker.api_key.as_ref(),
+            checks.timeout,
+        ),
         health_check: HealthCheck { own: worker.health_check.clone(), global_endpoint: checks.endpoint.clone() },
         checks_enabled: checks.enabled,
         engine: worker.engine,
+        messages: match worker.engine {
+            Some(Engine::Anthropic) => Some(crate::Messages::Native),
+            _ => worker.messages,
+        },
         only_models: worker.models.iter().map(|id| id.as_str().into()).collect(),
         block_size: worker.block_size,
         dp_ranks: worker.dp_ranks.map(std::num::NonZeroU32::get),
@@ -273,6 +282,7 @@ fn first_view(order: &Orders, worker: &config::Worker, clock: &net::Clock) -> Wo
         models: Vec::new(),
         loras: Vec::new(),
         namespace_model: None,
+        messages: order.messages.unwrap_or_default(),
         role: worker.role,
         bootstrap_port: worker.bootstrap_port,
         weight: worker.weight,

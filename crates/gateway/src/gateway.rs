@@ -32,8 +32,9 @@ use crate::{
     metrics::{ClusterResults, Metrics},
     model_routing::ModelRouting,
     prefix_telemetry::PrefixCollector,
-    request::{ClusterSettings, Clusters, Disaggregation, Identify, Prefills, StreamLimits},
+    request::{ClusterSettings, Clusters, Disaggregation, Identify, Prefills, Rewriting, StreamLimits},
     reservations::Reservations,
+    response_homes::ResponseHomes,
     retry::{RetryBudget, RetryPermit, RetryRules},
     shared_prefixes::{SharedPrefixSettings, SharedPrefixes},
     upstream::Pools,
@@ -97,6 +98,8 @@ pub struct Rules {
     pub clusters: Option<ClusterSettings>,
     /// How who served which beginning is remembered, if at all.
     pub shared_prefixes: Option<SharedPrefixSettings>,
+    /// What is changed in requests.
+    pub rewriting: Rewriting,
 }
 
 /// Everything [`Gateway::new`] needs.
@@ -150,6 +153,7 @@ pub struct Gateway {
     pub(crate) prefill: Prefills,
     pub(crate) clusters: Option<Clusters>,
     pub(crate) shared_prefixes: Option<SharedPrefixes>,
+    pub(crate) response_homes: ResponseHomes,
     /// Requests whose account is open.
     pub(crate) running: AtomicU64,
     budget: RetryBudget,
@@ -167,6 +171,7 @@ pub(crate) struct RequestRules {
     pub(crate) by_model: ModelRouting,
     pub(crate) session_headers: Vec<HeaderName>,
     pub(crate) max_prefix_bytes: usize,
+    pub(crate) rewriting: Rewriting,
 }
 
 impl Gateway {
@@ -221,7 +226,9 @@ impl Gateway {
                 by_model: rules.by_model,
                 max_prefix_bytes: rules.max_prefix_bytes,
                 session_headers: rules.session_headers,
+                rewriting: rules.rewriting,
             },
+            response_homes: ResponseHomes::default(),
             reservations: Reservations::new(rules.reservation_ttl),
             prefill: Prefills::new(rules.disaggregation),
             metrics: Metrics::new(registry),

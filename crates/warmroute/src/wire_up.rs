@@ -15,7 +15,7 @@ use doctor::{Options, Probe, Surroundings, USUAL_TIMEOUT};
 use fleet::{Fleet, FleetParts, HubCache, OnVerdict};
 use gateway::{
     Connector, DecisionLog, DecisionLogSettings, Disaggregation, Drained, Gateway, GatewayParts, Keys, Limits,
-    RetryRules, Rules, Waiting,
+    RetryRules, Rewriting, Rules, Waiting,
 };
 use indexer::{Indexer, IndexerParts};
 use kv_blocks::HashScheme;
@@ -392,6 +392,10 @@ fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
         disaggregation: disaggregation(settings),
         clusters: settings.routing.semantic_clusters.as_ref().map(content_routing::clusters),
         shared_prefixes: settings.routing.shared_prefix_routing.map(content_routing::shared_prefixes),
+        rewriting: Rewriting {
+            cache_control: settings.prefix_routing.anthropic_cache_control_injection,
+            volatile_prefix: settings.prefix_routing.strip_volatile_prefix,
+        },
         waiting: Waiting {
             busy: settings.queue.enabled.then_some(settings.queue.wait),
             nobody: settings.queue.engine_wait_timeout,

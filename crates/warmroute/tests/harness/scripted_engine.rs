@@ -94,6 +94,8 @@ struct Script {
     questions: AtomicU64,
     /// Bytes of endless replies that the other side took.
     taken: AtomicU64,
+    /// It takes messages itself.
+    native: AtomicBool,
     stop: AtomicBool,
 }
 
@@ -124,6 +126,13 @@ impl ScriptedEngine {
             }
         });
         Self { address, script, seen, hung_up }
+    }
+
+    /// The same, and it has a `/v1/messages`.
+    pub fn speaking_messages(reply: Reply) -> Self {
+        let engine = Self::start(reply);
+        engine.script.native.store(true, Ordering::SeqCst);
+        engine
     }
 
     pub fn address(&self) -> &str {
@@ -211,6 +220,18 @@ impl Connection {
                 }
                 continue;
             }
+            // As asked by the router before any request, to find out whether there is a `/v1/messages`.
+            let messages = if head.starts_with(b"POST /v1/messages ") { self.read_body(&head) } else { None };
+            if messages.as_deref() == Some(b"{}") {
+                self.script.questions.fetch_add(1, Ordering::SeqCst);
+                let native = self.script.native.load(Ordering::SeqCst);
+                let status = if native { "400 Bad Request" } else { "404 Not Found" };
+                if self.write(&json_reply(status, "", "{}")).is_none() {
+                    return;
+                }
+                continue;
+            }
+            let question = question.or(messages);
             let reply = self.script.reply();
             if let Reply::Early(bytes) = &reply {
                 let _ = self.seen.send(Seen { head, body: Vec::new() });
