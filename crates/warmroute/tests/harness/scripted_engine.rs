@@ -3,7 +3,7 @@
 //! It lists one model, `m`, and has no events; requests for a generation get the scripted reply.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     io::{BufRead, BufReader, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
     sync::{
@@ -96,6 +96,8 @@ struct Script {
     taken: AtomicU64,
     /// It takes messages itself.
     native: AtomicBool,
+    /// What paths are answered with that are not for requests, beside the usual ones.
+    side: Mutex<HashMap<String, Vec<u8>>>,
     stop: AtomicBool,
 }
 
@@ -104,6 +106,11 @@ impl Script {
         self.requests.fetch_add(1, Ordering::SeqCst);
         let next = self.next.lock().unwrap().pop_front();
         next.or_else(|| self.always.lock().unwrap().clone()).unwrap_or(Reply::Silence)
+    }
+
+    fn side(&self, head: &[u8]) -> Option<Vec<u8>> {
+        let line = String::from_utf8_lossy(head);
+        self.side.lock().unwrap().get(line.split(' ').nth(1)?).cloned()
     }
 }
 
@@ -141,6 +148,11 @@ impl ScriptedEngine {
 
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// From now on this path is answered with this, whoever asks for it. Its questions count as requests that were seen.
+    pub fn answer(&self, path: &str, status: &str, body: &str) {
+        self.script.side.lock().unwrap().insert(path.to_owned(), json_reply(status, "", body));
     }
 
     /// From now on this reply.
@@ -204,6 +216,14 @@ impl Connection {
     fn run(mut self) {
         let _ = self.reader.get_ref().set_nodelay(true);
         while let Some(head) = self.read_head() {
+            if let Some(reply) = self.script.side(&head) {
+                let Some(body) = self.read_body(&head) else { return };
+                let _ = self.seen.send(Seen { head, body });
+                if self.write(&reply).is_none() {
+                    return;
+                }
+                continue;
+            }
             if head.starts_with(b"GET ") {
                 self.script.questions.fetch_add(1, Ordering::SeqCst);
                 if self.write(&side_route(&head)).is_none() {
