@@ -191,6 +191,8 @@ fn prefix_routing(section: &Checked) -> PrefixRouting {
         max_prefix_length: usize::try_from(section.key("max_prefix_length").int()).unwrap_or(usize::MAX),
         load_factor_epsilon: section.key("load_factor_epsilon").float(),
         virtual_nodes: section.key("virtual_nodes").count().get(),
+        anthropic_cache_control_injection: section.key("anthropic_cache_control_injection").bool(),
+        strip_volatile_prefix: section.key("strip_volatile_prefix").bool(),
     }
 }
 

@@ -36,7 +36,7 @@ pub use queue::Queue;
 pub use redis::Redis;
 pub use replicas::Replicas;
 pub use routing::{Dynamo, MediumWeights, ModelRouting, PrefixRouting, Routing, Session, SessionMode};
-pub use worker::{CheckMethod, Engine, EventSource, HealthCheck, ReplayEndpoint, Worker, WorkerKvEvents};
+pub use worker::{CheckMethod, Engine, EventSource, HealthCheck, Messages, ReplayEndpoint, Worker, WorkerKvEvents};
 
 use crate::{Listen, Problem, places::Places};
 

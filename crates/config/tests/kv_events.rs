@@ -54,7 +54,9 @@ fn the_ring_is_off_unless_asked_for_and_its_numbers_have_ranges() {
     assert_eq!((ring.enabled, ring.max_prefix_length, ring.virtual_nodes), (false, 1024, 150));
     assert!((ring.load_factor_epsilon - 0.25).abs() < 1e-9);
     assert_eq!((all.routing.policy, all.routing.hash_seed_of_rings), ("warm", 0));
-    settings("prefix_routing: {anthropic_cache_control_injection: false}");
+    assert!(!ring.anthropic_cache_control_injection && !ring.strip_volatile_prefix);
+    let on = settings("prefix_routing: {anthropic_cache_control_injection: true, strip_volatile_prefix: true}");
+    assert!(on.prefix_routing.anthropic_cache_control_injection && on.prefix_routing.strip_volatile_prefix);
 
     let policy = |text: &str| settings(text).routing.policy;
     assert_eq!(policy("prefix_routing: {enabled: true}"), "continuum");

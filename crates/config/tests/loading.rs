@@ -151,9 +151,9 @@ backends:
     assert_eq!(worker.models, ["my-model"]);
     assert_eq!(worker.health_check.endpoint.as_deref(), Some("/custom-health"));
     assert_eq!(worker.health_check.fallback_endpoints.as_deref(), Some(&["/health".into(), "/v1/models".into()][..]));
-    assert_eq!(worker.health_check.method, CheckMethod::Post);
+    assert_eq!(worker.health_check.method, Some(CheckMethod::Post));
     assert_eq!(worker.health_check.body, Some(serde_json::json!({"check": true})));
-    assert_eq!(worker.health_check.accept_status, [200, 204]);
+    assert_eq!(worker.health_check.accept_status.as_deref(), Some(&[200, 204][..]));
     assert_eq!(worker.health_check.timeout, Some(Duration::from_secs(10)));
     assert_eq!(worker.block_size.map(kv_blocks::BlockSize::tokens), Some(32));
     assert_eq!(worker.dp_ranks, NonZeroU32::new(2));

@@ -210,7 +210,6 @@ fn a_word_of_a_later_version_is_refused_with_the_ones_that_work() {
         ("routing: {policy: lmcache-aware}", "lmcache_aware"),
         ("admin: {listen: same}", "same"),
         ("kv_events: {block_hash: keyed}", "keyed"),
-        ("workers: [{url: \"http://h:1\", type: anthropic}]", "anthropic"),
     ] {
         let problem = sources::problem(text);
         assert_eq!(problem.message, format!("`{word}` is not built yet in this version"), "{problem}");

@@ -38,6 +38,8 @@ pub struct Chunk<'a> {
     pub error: Option<InBandError<'a>>,
     /// It carries some of the reply: text, reasoning or a call, not only a role.
     pub has_output: bool,
+    /// The id under which an engine keeps it, of `/v1/responses`.
+    pub response_id: Option<Cow<'a, str>>,
 }
 
 impl<'a> Chunk<'a> {
@@ -52,16 +54,32 @@ impl<'a> Chunk<'a> {
     pub fn read(data: &'a [u8]) -> Option<Self> {
         let text = std::str::from_utf8(data).ok()?;
         let mut chunk = Self::default();
+        let (mut id, mut is_response) = (None, false);
         for member in json::members(text) {
             let (key, value) = member.ok()?;
             match &*json::decode(key) {
                 "usage" => chunk.usage = usage(value),
                 "choices" => chunk.read_choices(value),
                 "error" if !value.is_null() => chunk.error = Some(error(value)),
+                "id" => id = value.string(),
+                "object" => is_response = value.as_str() == "\"response\"",
+                // The events of a response carry it whole.
+                "response" => chunk.read_response(value),
+                // A message begins with its usage, and says at its end why it ended.
+                "message" => chunk.usage = value.member("usage").and_then(usage).or(chunk.usage),
+                "delta" => chunk.finish_reason = value.member("stop_reason").and_then(RawJson::string),
+                "stop_reason" => chunk.finish_reason = value.string(),
                 _ => {}
             }
         }
+        chunk.response_id = chunk.response_id.or_else(|| id.filter(|_| is_response));
         Some(chunk)
+    }
+
+    fn read_response(&mut self, response: RawJson<'a>) {
+        self.response_id = response.member("id").and_then(RawJson::string);
+        self.usage = response.member("usage").and_then(usage).or(self.usage);
+        self.error = response.member("error").map(error).or(self.error.take());
     }
 
     fn read_choices(&mut self, choices: RawJson<'a>) {
@@ -85,25 +103,49 @@ fn is_empty(value: RawJson<'_>) -> bool {
     matches!(value.as_str(), "null" | "\"\"" | "[]" | "{}")
 }
 
-fn usage(value: RawJson<'_>) -> Option<Usage> {
+/// The counts, in the words of any of the dialects.
+pub(crate) fn usage(value: RawJson<'_>) -> Option<Usage> {
     let mut usage = Usage::default();
     let mut any = false;
+    // Anthropic's input is what came from no cache.
+    let (mut beside_cache, mut from_cache) = (0, None);
     for (key, value) in value.members()? {
         match &*key {
-            "prompt_tokens" => {
+            "prompt_tokens" | "input_tokens" => {
                 usage.prompt_tokens = count(value)?;
                 any = true;
             }
-            "completion_tokens" => usage.completion_tokens = count(value).unwrap_or(0),
-            "prompt_tokens_details" => {
+            "completion_tokens" | "output_tokens" => {
+                usage.completion_tokens = count(value).unwrap_or(0);
+                any |= key == "output_tokens";
+            }
+            "prompt_tokens_details" | "input_tokens_details" => {
                 let mut details = value.members().into_iter().flatten();
                 usage.cached_tokens =
                     details.find(|(key, _)| key == "cached_tokens").and_then(|(_, value)| count(value));
             }
+            "cache_read_input_tokens" => from_cache = count(value),
+            "cache_creation_input_tokens" => beside_cache = count(value).unwrap_or(0),
             _ => {}
         }
     }
+    if let Some(cached) = from_cache {
+        usage.prompt_tokens = usage.prompt_tokens.saturating_add(cached).saturating_add(beside_cache);
+        usage.cached_tokens = Some(cached);
+    }
     any.then_some(usage)
+}
+
+impl Usage {
+    /// These counts after earlier ones of the same reply: a message tells its input where it begins, and at its end
+    /// perhaps only its output.
+    #[must_use]
+    pub fn after(self, before: Option<Self>) -> Self {
+        match before {
+            Some(before) if self.prompt_tokens == 0 => Self { completion_tokens: self.completion_tokens, ..before },
+            _ => self,
+        }
+    }
 }
 
 fn count(value: RawJson<'_>) -> Option<u32> {

@@ -1,33 +1,43 @@
 //! What the router reads of requests and replies, and what it says itself.
 //!
-//! Four things: a borrowed view of a request body ([`view`]), a splitter of event streams with the few facts worth
-//! reading in them ([`SseSplitter`], [`Chunk`]), error bodies ([`ApiError`]), and the one way to change members of a body
-//! that leaves every other byte as it was ([`splice()`]). Nothing here opens a socket or reads a clock.
+//! Five things: a borrowed view of a request body ([`view`]), a splitter of event streams with the few facts worth
+//! reading in them ([`SseSplitter`], [`Chunk`]), error bodies ([`ApiError`]), the one way to change members of a body
+//! that leaves every other byte as it was ([`splice()`]), and Anthropic's messages in the words of a chat
+//! ([`messages_to_chat`]). Nothing here opens a socket or reads a clock.
 //!
 //! **Invariant**: no bytes make this crate panic or recurse; memory is bounded by the input and the limits named here.
 
+mod anthropic;
 mod api_error;
+mod cache_control;
 mod chunk;
 mod error_code;
 mod hook;
 mod json;
 mod prefill_reply;
 mod prefix_key;
+mod prompts;
+mod responses;
 mod splice;
 mod sse;
 mod texts;
 mod tokenize;
 mod view;
+mod volatile_prefix;
 
+pub use anthropic::{MessageStream, Streamed, Translated, error_from_chat, message_from_chat, messages_to_chat};
 pub use api_error::ApiError;
+pub use cache_control::with_cache_control;
 pub use chunk::{Chunk, InBandError, Usage, finish_reason, in_band_error, is_done, usage_from_body, usage_from_chunk};
 pub use error_code::ErrorCode;
 pub use hook::{HookAnswer, hook_answer, hook_question, named_model};
 pub use json::{JsonError, MAX_DEPTH, MAX_NODES, RawJson};
 pub use prefill_reply::PrefillReply;
 pub use prefix_key::Anchor;
+pub use responses::{ResponsesView, responses_view};
 pub use splice::{Edit, splice};
 pub use sse::{MAX_EVENT_BYTES, SseEvent, SsePushed, SseSplitter};
 pub use texts::{last_said, opening};
 pub use tokenize::{DetokenizeView, TokenizeView, detokenize_view, tokenize_view};
-pub use view::{Dialect, PromptPart, Rendering, RequestView, Session, ViewError, view};
+pub use view::{Dialect, Fidelity, PromptPart, Rendering, RequestView, Session, ViewError, view};
+pub use volatile_prefix::{steady_message, volatile_prefix, without_volatile_prefix};

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use sha2::{Digest, Sha256};
 
-use crate::{PromptPart, RawJson, RequestView};
+use crate::{PromptPart, RawJson, RequestView, volatile_prefix::steady_text};
 
 /// The text that stands for a prompt's beginning. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl<'a> Anchor<'a> {
 
     /// Of a request in Anthropic's form: its top-level `system`, else its messages.
     pub fn of_system(system: Option<RawJson<'a>>, messages: Option<RawJson<'a>>) -> Option<Self> {
-        let system = system.and_then(content_text).and_then(not_empty).map(Self::System);
+        let system = system.and_then(content_text).map(steady_text).and_then(not_empty).map(Self::System);
         system.or_else(|| messages.and_then(Self::of_messages))
     }
 
@@ -40,7 +40,7 @@ impl<'a> Anchor<'a> {
         for message in messages.elements()? {
             let (role, content) = (message.member("role"), message.member("content"));
             let role = role.and_then(RawJson::string);
-            let text = || content.and_then(content_text).and_then(not_empty);
+            let text = || content.and_then(content_text).map(steady_text).and_then(not_empty);
             if matches!(role.as_deref(), Some("system" | "developer")) {
                 let Some(text) = text() else { break };
                 return Some(Self::System(text));

@@ -120,7 +120,10 @@ fn half_a_pair(raw: &str, text: &str) -> bool {
 }
 
 /// The values of `keys`, in their order; other keys are passed over.
-fn fields<'a, const N: usize>(body: &'a [u8], keys: [&'static str; N]) -> Result<[Option<RawJson<'a>>; N], ViewError> {
+pub(crate) fn fields<'a, const N: usize>(
+    body: &'a [u8],
+    keys: [&'static str; N],
+) -> Result<[Option<RawJson<'a>>; N], ViewError> {
     let text = std::str::from_utf8(body).map_err(|error| ViewError::Utf8 { at: error.valid_up_to() })?;
     if !text.trim_start_matches([' ', '\n', '\r', '\t']).starts_with('{') {
         json::whole(text)?;

@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use crate::{
     ApiError, ErrorCode,
     json::{self, JsonError, RawJson},
+    prompts,
 };
 
 /// The shape a request is written in.
@@ -18,6 +19,16 @@ pub enum Dialect {
     Chat,
     /// `/v1/completions`.
     Completions,
+    /// `/v1/embeddings`.
+    Embeddings,
+    /// `/v1/rerank`.
+    Rerank,
+    /// `/v1/score`.
+    Score,
+    /// `/v1/responses`.
+    Responses,
+    /// Anthropic's `/v1/messages`.
+    Messages,
 }
 
 /// What routing knows of a request.
@@ -48,6 +59,18 @@ pub struct RequestView<'a> {
     /// Whether the engine computes the prompt without looking for it in its own prefix cache: it is asked for the
     /// logprobs of the prompt, or gets its KV from elsewhere.
     pub skips_prefix_cache: bool,
+    /// How much of it the engine computes.
+    pub fidelity: Fidelity,
+}
+
+/// How well the prompt in a view stands for what the engine computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fidelity {
+    /// It is that.
+    #[default]
+    Exact,
+    /// It only resembles that: its tokens cannot be told here.
+    Likeness,
 }
 
 /// Fields that change how the prompt becomes tokens; `None` where the body says nothing or `null`.
@@ -273,6 +296,12 @@ keys! {
     BootstrapHost "bootstrap_host"
     BootstrapPort "bootstrap_port"
     BootstrapRoom "bootstrap_room"
+    Input "input"
+    Query "query"
+    Queries "queries"
+    Items "items"
+    Text1 "text_1"
+    Text2 "text_2"
     LoraRequest "lora_request"
 }
 
@@ -322,7 +351,14 @@ impl<'a> Fields<'a> {
             include_usage: include_usage.unwrap_or(false),
             prompt: match dialect {
                 Dialect::Chat => self.get(Key::Messages).map_or(PromptPart::None, PromptPart::Messages),
-                Dialect::Completions => self.get(Key::Prompt).map_or(PromptPart::None, prompt),
+                Dialect::Completions => self.get(Key::Prompt).map_or(PromptPart::None, prompts::of_completion),
+                Dialect::Embeddings => self.computed([Key::Input, Key::Messages]),
+                Dialect::Rerank => self.computed([Key::Query, Key::Documents]),
+                Dialect::Score => {
+                    self.computed([Key::Text1, Key::Text2, Key::Queries, Key::Documents, Key::Query, Key::Items])
+                }
+                // These are read from the chat that stands in for them.
+                Dialect::Responses | Dialect::Messages => PromptPart::None,
             },
             max_tokens: count(Key::MaxCompletionTokens).or_else(|| count(Key::MaxTokens)),
             n: count(Key::N),
@@ -350,7 +386,13 @@ impl<'a> Fields<'a> {
             },
             transfer_field: TRANSFER_FIELDS.into_iter().find(|key| self.get(*key).is_some()).map(Key::name),
             skips_prefix_cache: wants_prompt_logprobs || self.get(Key::KvTransferParams).is_some(),
+            fidelity: Fidelity::Exact,
         })
+    }
+
+    /// Texts that are computed and of which nothing is generated: load, and no prefix of anything.
+    fn computed<const N: usize>(&self, keys: [Key; N]) -> PromptPart<'a> {
+        prompts::computed(keys.into_iter().filter_map(|key| self.get(key)))
     }
 }
 
@@ -371,41 +413,4 @@ fn name(value: RawJson<'_>) -> Option<Cow<'_, str>> {
     let text = value.as_str();
     let is_number = text.starts_with(|first: char| first == '-' || first.is_ascii_digit());
     if is_number { Some(Cow::Borrowed(text)) } else { value.string().filter(|text| !text.is_empty()) }
-}
-
-/// The forms of `prompt` in `/v1/completions`: a text, token ids, or a list of either. A list of one is that one.
-fn prompt(value: RawJson<'_>) -> PromptPart<'_> {
-    if let Some(text) = value.string() {
-        return PromptPart::Text(text);
-    }
-    let Some(mut elements) = value.elements() else { return PromptPart::None };
-    let Some(first) = elements.next() else { return PromptPart::None };
-    if matches!(first.as_str().as_bytes().first(), Some(b'"' | b'[')) {
-        return match (elements.next(), first.string()) {
-            (Some(_), _) => batch(value),
-            (None, Some(text)) => PromptPart::Text(text),
-            (None, None) => token_ids(first),
-        };
-    }
-    token_ids(value)
-}
-
-fn batch(prompts: RawJson<'_>) -> PromptPart<'_> {
-    let (mut text_bytes, mut ids) = (0, 0);
-    for prompt in prompts.elements().into_iter().flatten() {
-        match prompt.elements() {
-            Some(list) => ids += list.count(),
-            None => text_bytes += prompt.as_str().len(),
-        }
-    }
-    PromptPart::Batch { text_bytes, ids }
-}
-
-fn token_ids(value: RawJson<'_>) -> PromptPart<'_> {
-    let ids =
-        value.elements().and_then(|ids| ids.map(|id| id.as_str().parse::<u32>().ok()).collect::<Option<Vec<_>>>());
-    match ids {
-        Some(ids) if !ids.is_empty() => PromptPart::TokenIds(ids),
-        _ => PromptPart::None,
-    }
 }

@@ -12,6 +12,7 @@
 
 pub mod artefacts;
 mod board;
+mod credentials;
 mod crew;
 mod engine;
 mod entry;
@@ -34,7 +35,8 @@ mod verdict;
 mod view;
 
 pub use artefacts::{ModelArtefacts, TokenizerSource};
-pub use engine::Engine;
+pub use credentials::credentials;
+pub use engine::{Engine, Messages};
 pub use failure::FailureKind;
 pub use fleet::{Fleet, StartError};
 pub use meeting::{Meeting, Meetings};

@@ -5,14 +5,14 @@
 
 use std::{collections::HashMap, io, sync::Arc, time::Duration};
 
-use config::Engine;
+use config::{Engine, Messages};
 use kv_blocks::{BlockSize, Moment, WorkerId};
 
 use crate::{
     ModelArtefacts, ServedLora, ServedModel,
     artefacts::ArtefactStore,
     board::Board,
-    probe::{self, Asker, HealthCheck, Identity, Scrape, SideAnswers, Trouble, model_list::ModelList},
+    probe::{self, Asker, Configured, HealthCheck, Identity, Scrape, SideAnswers, Trouble, model_list::ModelList},
     streams::{StreamSettings, Wanted},
 };
 
@@ -30,6 +30,8 @@ pub(crate) struct Orders {
     pub(crate) checks_enabled: bool,
     /// The configured kind.
     pub(crate) engine: Option<Engine>,
+    /// How it is asked for messages; `None` = as it says.
+    pub(crate) messages: Option<Messages>,
     /// It serves only these models.
     pub(crate) only_models: Vec<Arc<str>>,
     /// The configured block size.
@@ -139,7 +141,7 @@ impl Looker {
     /// Adapters come and go on a running engine: its list is read with every check. A list that cannot be read changes
     /// nothing; one that names another base model is another engine.
     async fn refresh(&self, before: &Before) -> News {
-        let Ok(list) = probe::list_models(&self.orders.asker).await else { return News::Nothing };
+        let Ok(list) = probe::list_models(&self.orders.asker, self.orders.engine).await else { return News::Nothing };
         let list = list.restricted_to(&self.orders.only_models);
         if list.models.is_empty() && list.loras.is_empty() {
             return News::Nothing;
@@ -164,18 +166,19 @@ impl Looker {
     /// Finds out who the worker is. `said`: its earlier answers, which stand until it gives others. A worker that was
     /// never met is always asked thoroughly.
     pub(crate) async fn discover(&self, said: &SideAnswers, pace: Pace) -> Result<Discovery, Trouble> {
-        let Orders { id, asker, engine, .. } = &*self.orders;
+        let Orders { id, asker, engine, messages, .. } = &*self.orders;
+        let configured = Configured { engine: *engine, messages: *messages };
         let before = self.board.with(*id, |entry| {
             (entry.view.namespace_model.clone(), entry.view.models.clone(), entry.artefacts.clone())
         });
         let (old_base, old_models, old_artefacts) = before.unwrap_or_default();
         let mut pace = if old_base.is_some() { pace } else { Pace::Thorough };
-        let mut identity = probe::identify(asker, *engine, said, pace).await?;
+        let mut identity = probe::identify(asker, configured, said, pace).await?;
         let (mut list, mut base) = self.list_and_base(&identity)?;
         if old_base.is_some_and(|old| old != base) {
             // Another engine: what the one before it said is not its own.
             pace = Pace::Thorough;
-            identity = probe::identify(asker, *engine, &SideAnswers::default(), pace).await?;
+            identity = probe::identify(asker, configured, &SideAnswers::default(), pace).await?;
             (list, base) = self.list_and_base(&identity)?;
         }
         let read_at = self.board.clock.now();

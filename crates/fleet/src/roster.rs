@@ -10,7 +10,7 @@ use kv_blocks::{HashScheme, WorkerId};
 use net::WorkerUrl;
 
 use crate::{
-    StartError,
+    Engine, Messages, StartError,
     health::HealthSettings,
     look::Orders,
     probe::{Asker, HealthCheck},
@@ -82,10 +82,19 @@ impl Roster {
         Orders {
             id,
             name: worker.name.as_str().into(),
-            asker: Asker::new(url.clone(), worker.api_key.as_ref(), checks.timeout),
+            asker: Asker::new(
+                url.clone(),
+                worker.engine.unwrap_or(Engine::Generic),
+                worker.api_key.as_ref(),
+                checks.timeout,
+            ),
             health_check: HealthCheck { own: worker.health_check.clone(), global_endpoint: checks.endpoint.clone() },
             checks_enabled: checks.enabled,
             engine: worker.engine,
+            messages: match worker.engine {
+                Some(Engine::Anthropic) => Some(Messages::Native),
+                _ => worker.messages,
+            },
             only_models: worker.models.iter().map(|id| id.as_str().into()).collect(),
             block_size: worker.block_size,
             dp_ranks: worker.dp_ranks.map(NonZeroU32::get),

@@ -364,6 +364,7 @@ impl Supervisor {
             }
             view.engine = found.engine;
             view.version = found.said.version().cloned();
+            view.messages = found.said.messages();
             view.models = std::mem::take(&mut found.list.models);
             view.loras = std::mem::take(&mut found.list.loras);
             view.namespace_model = Some(Arc::clone(base));

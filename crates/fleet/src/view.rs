@@ -6,7 +6,7 @@ use kv_blocks::{BlockSize, DpRank, Moment, Role, Target, Tier, WorkerId};
 use net::WorkerUrl;
 use time::OffsetDateTime;
 
-use crate::Engine;
+use crate::{Engine, Messages};
 
 /// Whether a worker gets requests, and if not, why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -145,6 +145,8 @@ pub struct WorkerView {
     pub loras: Vec<ServedLora>,
     /// The model name of its events: the first base model it lists. Aliases of one engine share it.
     pub namespace_model: Option<Arc<str>>,
+    /// How it is asked for Anthropic's messages.
+    pub messages: Messages,
     /// Phases it serves.
     pub role: Role,
     /// Port of the server at which decode workers meet it; `None` = its engine's default.
@@ -157,7 +159,7 @@ pub struct WorkerView {
     pub block_size_known: bool,
     /// Its data-parallel ranks, at least one; position is the rank.
     pub ranks: Vec<RankView>,
-    /// Sent as `Bearer` in place of the client's own key.
+    /// Sent in place of the client's own key.
     pub api_key: Option<config::Secret>,
     /// Blocks of the device cache, per rank.
     pub num_blocks: Option<u32>,

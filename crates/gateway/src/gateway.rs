@@ -34,9 +34,11 @@ use crate::{
     model_routing::ModelRouting,
     prefix_telemetry::PrefixCollector,
     request::{
-        ClusterSettings, Clusters, Disaggregation, HookSettings, Hooks, Identify, Prefills, ReplyHeaders, StreamLimits,
+        ClusterSettings, Clusters, Disaggregation, HookSettings, Hooks, Identify, Prefills, ReplyHeaders, Rewriting,
+        StreamLimits,
     },
     reservations::Reservations,
+    response_homes::ResponseHomes,
     retry::{RetryBudget, RetryPermit, RetryRules},
     shared_prefixes::{SharedPrefixSettings, SharedPrefixes},
     upstream::Pools,
@@ -106,6 +108,8 @@ pub struct Rules {
     pub hooks: Vec<HookSettings>,
     /// Which headers tell of the routing.
     pub headers: ReplyHeaders,
+    /// What is changed in requests.
+    pub rewriting: Rewriting,
 }
 
 /// Everything [`Gateway::new`] needs.
@@ -163,6 +167,7 @@ pub struct Gateway {
     pub(crate) shared_prefixes: Option<Arc<SharedPrefixes>>,
     pub(crate) names: ModelNames,
     pub(crate) hooks: Hooks,
+    pub(crate) response_homes: Arc<ResponseHomes>,
     /// Requests whose account is open.
     pub(crate) running: Arc<AtomicU64>,
     /// Whether a drain has begun.
@@ -183,6 +188,7 @@ pub(crate) struct RequestRules {
     pub(crate) session_headers: Vec<HeaderName>,
     pub(crate) max_prefix_bytes: usize,
     pub(crate) headers: ReplyHeaders,
+    pub(crate) rewriting: Rewriting,
 }
 
 impl RequestRules {
@@ -198,6 +204,7 @@ impl RequestRules {
             max_prefix_bytes: rules.max_prefix_bytes,
             session_headers: rules.session_headers,
             headers: rules.headers,
+            rewriting: rules.rewriting,
         }
     }
 }
@@ -249,6 +256,7 @@ impl Gateway {
             identify,
             budget: RetryBudget::new(rules.retry.budget_ratio),
             reservations: Arc::new(Reservations::new(rules.reservation_ttl)),
+            response_homes: Arc::default(),
             prefill: Prefills::new(rules.disaggregation),
             rules: RequestRules::of(rules),
             metrics: Arc::new(Metrics::new(registry)),
@@ -291,6 +299,7 @@ impl Gateway {
             decision_ids: Arc::clone(&self.decision_ids),
             cut: Arc::clone(&self.cut),
             reservations: Arc::clone(&self.reservations),
+            response_homes: Arc::clone(&self.response_homes),
             clusters: self.clusters.clone(),
             shared_prefixes: self.shared_prefixes.clone(),
             running: Arc::clone(&self.running),

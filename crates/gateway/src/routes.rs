@@ -3,7 +3,7 @@
 //! A path that is not in the table is not proxied: engines expose control endpoints beside their API, and a catch-all
 //! would hand those to every client.
 
-use dialect::Dialect;
+use dialect::{ApiError, Dialect};
 use http::Method;
 
 /// What a caller must be allowed to do. Routes without a scope cannot be written down.
@@ -20,6 +20,8 @@ pub enum Scope {
 pub enum Endpoint {
     /// A generation, through the request path.
     Generate(Dialect),
+    /// How many tokens a message's prompt has.
+    CountTokens,
     /// Token ids of a prompt.
     Tokenize,
     /// The text of token ids.
@@ -72,6 +74,13 @@ pub enum Body {
 pub static ROUTES: &[Route] = &[
     generation("/v1/chat/completions", Dialect::Chat),
     generation("/v1/completions", Dialect::Completions),
+    generation("/v1/embeddings", Dialect::Embeddings),
+    generation("/v1/rerank", Dialect::Rerank),
+    generation("/v1/score", Dialect::Score),
+    generation("/v1/responses", Dialect::Responses),
+    generation("/v1/messages", Dialect::Messages),
+    generation("/anthropic/v1/messages", Dialect::Messages),
+    posting("/v1/messages/count_tokens", Endpoint::CountTokens, Body::Limited),
     posting("/tokenize", Endpoint::Tokenize, Body::Limited),
     posting("/detokenize", Endpoint::Detokenize, Body::Limited),
     posting("/v1/route", Endpoint::Route, Body::Limited),
@@ -105,6 +114,35 @@ const fn generation(path: &'static str, dialect: Dialect) -> Route {
 
 const fn reading(path: &'static str, endpoint: Endpoint, scope: Scope) -> Route {
     Route { method: Method::GET, path, endpoint, scope, body: Body::None }
+}
+
+/// The form of a route's errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    Openai,
+    Anthropic,
+}
+
+impl Shape {
+    /// By the path, also where it is no route: whoever asks for it speaks that form.
+    pub(crate) fn of(path: &str) -> Self {
+        let below = |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        if below("/v1/messages") || below("/anthropic") { Self::Anthropic } else { Self::Openai }
+    }
+
+    pub(crate) fn body(self, error: &ApiError, request_id: &str) -> Vec<u8> {
+        match self {
+            Self::Openai => error.openai_body(request_id),
+            Self::Anthropic => error.anthropic_body(request_id),
+        }
+    }
+
+    pub(crate) fn stream_event(self, error: &ApiError, request_id: &str) -> Vec<u8> {
+        match self {
+            Self::Openai => error.stream_event(request_id),
+            Self::Anthropic => error.anthropic_stream_event(request_id),
+        }
+    }
 }
 
 /// What the table says about a request line.
@@ -145,6 +183,16 @@ mod tests {
         for path in ["/V1/models", "//v1/models", "/v1/%6dodels", "/v1;/models", "/v1/../v1/models", "/v1/models.", ""]
         {
             assert!(matches!(find(&Method::GET, path), Found::Nothing), "{path}");
+        }
+    }
+
+    #[test]
+    fn errors_have_the_form_of_the_api_that_the_path_is_of() {
+        for path in ["/v1/messages", "/v1/messages/count_tokens", "/anthropic/v1/messages", "/anthropic/nothing"] {
+            assert_eq!(Shape::of(path), Shape::Anthropic, "{path}");
+        }
+        for path in ["/v1/messagesx", "/v1/chat/completions", "/v1/models", "/anthropics", ""] {
+            assert_eq!(Shape::of(path), Shape::Openai, "{path}");
         }
     }
 

@@ -205,6 +205,8 @@ pub enum ExcludeReason {
     ContextTooLong,
     /// Not of the cluster that the prompt belongs to.
     OtherCluster,
+    /// Has no words for such a request.
+    Dialect,
 }
 
 impl ExcludeReason {
@@ -224,6 +226,7 @@ impl ExcludeReason {
             Self::NotPinned => "not_pinned",
             Self::ContextTooLong => "context_too_long",
             Self::OtherCluster => "other_cluster",
+            Self::Dialect => "dialect",
         }
     }
 }

@@ -16,7 +16,7 @@ use doctor::{Options, Probe, Surroundings, USUAL_TIMEOUT};
 use fleet::{Fleet, FleetParts, HubCache, OnVerdict, Roster};
 use gateway::{
     Connector, DecisionLog, DecisionLogSettings, Disaggregation, Drained, Gateway, GatewayParts, InForce, Keys, Limits,
-    RetryRules, Rules, Waiting,
+    RetryRules, Rewriting, Rules, Waiting,
 };
 use indexer::{Indexer, IndexerParts};
 use kv_blocks::HashScheme;
@@ -474,6 +474,10 @@ pub(crate) fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
         hooks: before_routing::hooks(&settings.hooks),
         headers: before_routing::headers(settings.compat),
         shared_prefixes: settings.routing.shared_prefix_routing.map(content_routing::shared_prefixes),
+        rewriting: Rewriting {
+            cache_control: settings.prefix_routing.anthropic_cache_control_injection,
+            volatile_prefix: settings.prefix_routing.strip_volatile_prefix,
+        },
         waiting: Waiting {
             busy: settings.queue.enabled.then_some(settings.queue.wait),
             nobody: settings.queue.engine_wait_timeout,

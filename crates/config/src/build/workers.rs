@@ -6,7 +6,7 @@ use kv_blocks::{BlockSize, Role, Tier};
 
 use super::{disaggregation, problem_at, worker_events};
 use crate::{
-    CheckMethod, Engine, HealthCheck, Worker, WorkerKvEvents,
+    CheckMethod, Engine, HealthCheck, Messages, Worker, WorkerKvEvents,
     checked::{Checked, Value},
     problem::Draft,
 };
@@ -68,6 +68,11 @@ fn worker(entry: &Checked, name: String, url: String, role: Role, kv_events: Wor
         models: texts("models"),
         role,
         weight: entry.key("weight").float(),
+        messages: match entry.key("messages").word() {
+            Some("native") => Some(Messages::Native),
+            Some("translate") => Some(Messages::Translate),
+            _ => None,
+        },
         api_key: match &entry.key("api_key").value {
             Value::Secret(secret) => Some(secret.clone()),
             _ => None,
@@ -99,16 +104,16 @@ fn health_check(section: &Checked) -> HealthCheck {
         endpoint: section.key("endpoint").text().map(Into::into),
         fallback_endpoints: (fallbacks.value != Value::Unset)
             .then(|| fallbacks.items().iter().filter_map(Checked::text).map(Into::into).collect()),
-        method: match section.key("method").word() {
-            Some("POST") => CheckMethod::Post,
-            Some("HEAD") => CheckMethod::Head,
+        method: section.key("method").word().map(|word| match word {
+            "POST" => CheckMethod::Post,
+            "HEAD" => CheckMethod::Head,
             _ => CheckMethod::Get,
-        },
+        }),
         body: match &section.key("body").value {
             Value::Free(body) => Some(body.clone()),
             _ => None,
         },
-        accept_status: statuses("accept_status"),
+        accept_status: (section.key("accept_status").value != Value::Unset).then(|| statuses("accept_status")),
         warmup_status: statuses("warmup_status"),
         timeout: section.key("timeout").duration_if_set(),
     }

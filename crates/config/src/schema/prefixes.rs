@@ -30,9 +30,15 @@ pub(super) const PREFIX_ROUTING: &[Key] = &[
         "anthropic_cache_control_injection",
         Kind::Bool,
         "false",
-        "Mark the system prompt of requests to Anthropic as cacheable.",
-    )
-    .later(),
+        "Mark the system prompts of messages as cacheable, for workers that take messages themselves.",
+    ),
+    key(
+        "strip_volatile_prefix",
+        Kind::Bool,
+        "false",
+        "Take out the line that Claude Code puts before its system prompt and changes with every request: prompts of one kind \
+         begin alike then, in engines too.",
+    ),
 ];
 
 pub(super) const KV_CACHE_INDEX: &[Key] = &[

@@ -117,4 +117,8 @@ pub struct PrefixRouting {
     pub load_factor_epsilon: f64,
     /// Points of each worker.
     pub virtual_nodes: u32,
+    /// System prompts of messages are marked as cacheable.
+    pub anthropic_cache_control_injection: bool,
+    /// The line that agents' clients change with every request is taken out.
+    pub strip_volatile_prefix: bool,
 }

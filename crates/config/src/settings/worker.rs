@@ -25,7 +25,9 @@ pub struct Worker {
     pub role: Role,
     /// Its share compared with the others, above 0.
     pub weight: f64,
-    /// Sent to the engine as a bearer token in place of the client's.
+    /// Whether it takes Anthropic's messages itself; `None` = asked.
+    pub messages: Option<Messages>,
+    /// Sent to the engine as a bearer token (`x-api-key` for type `anthropic`) in place of the client's.
     pub api_key: Option<Secret>,
     /// Tokens per KV block (its own, else `models.defaults.block_size`); `None` = probed.
     pub block_size: Option<BlockSize>,
@@ -64,11 +66,37 @@ pub enum Engine {
     Continuum,
     /// Anything else.
     Generic,
+    /// Azure's OpenAI service.
+    Azure,
+    /// Anthropic's API, or a server that has only that.
+    Anthropic,
+    /// Google's API.
+    Gemini,
+}
+
+/// `workers[].messages`: how a worker is asked for what a client asks of `/v1/messages`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Messages {
+    /// As the client did: it has the route.
+    Native,
+    /// By a chat completion that says the same.
+    #[default]
+    Translate,
+}
+
+impl Messages {
+    /// The configuration's word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Translate => "translate",
+        }
+    }
 }
 
 impl Engine {
     /// All kinds.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::Vllm,
         Self::Sglang,
         Self::Trtllm,
@@ -79,6 +107,9 @@ impl Engine {
         Self::Lmstudio,
         Self::Continuum,
         Self::Generic,
+        Self::Azure,
+        Self::Anthropic,
+        Self::Gemini,
     ];
 
     /// The configuration's word for it.
@@ -94,6 +125,9 @@ impl Engine {
             Self::Lmstudio => "lmstudio",
             Self::Continuum => "continuum",
             Self::Generic => "generic",
+            Self::Azure => "azure",
+            Self::Anthropic => "anthropic",
+            Self::Gemini => "gemini",
         }
     }
 
@@ -109,12 +143,12 @@ pub struct HealthCheck {
     pub endpoint: Option<String>,
     /// Paths asked in order when the first one is answered 404.
     pub fallback_endpoints: Option<Vec<String>>,
-    /// How the path is asked.
-    pub method: CheckMethod,
+    /// How the path is asked; `None` = as the type has it.
+    pub method: Option<CheckMethod>,
     /// JSON body of a POST.
     pub body: Option<serde_json::Value>,
-    /// Statuses that mean healthy.
-    pub accept_status: Vec<u16>,
+    /// Statuses that mean healthy; `None` = as the type has them.
+    pub accept_status: Option<Vec<u16>>,
     /// Statuses that mean "still loading".
     pub warmup_status: Vec<u16>,
     /// Time for one answer; `None` = `health_checks.timeout`.

@@ -7,9 +7,11 @@
 
 mod scan;
 mod text;
+mod write;
 
 pub(crate) use scan::{elements, members, whole};
 pub(crate) use text::{decode, write_string};
+pub(crate) use write::{Array, Object};
 
 use std::borrow::Cow;
 

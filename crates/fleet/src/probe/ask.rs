@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, StatusCode, header::AUTHORIZATION};
+use http::{HeaderMap, StatusCode};
 use net::{
     WorkerUrl,
     fetch::{self, FetchError, Fetched},
 };
 
-use crate::health::Check;
+use crate::{Engine, health::Check};
 
 /// Who is asked, and how long an answer may take.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,14 +33,8 @@ impl Trouble {
 }
 
 impl Asker {
-    pub(crate) fn new(url: WorkerUrl, api_key: Option<&config::Secret>, timeout: Duration) -> Self {
-        let mut headers = HeaderMap::new();
-        // A key that no header can carry is left out: the worker's 401 then says so.
-        if let Some(mut value) = api_key.and_then(|key| HeaderValue::try_from(format!("Bearer {}", key.expose())).ok())
-        {
-            value.set_sensitive(true);
-            headers.insert(AUTHORIZATION, value);
-        }
+    pub(crate) fn new(url: WorkerUrl, engine: Engine, api_key: Option<&config::Secret>, timeout: Duration) -> Self {
+        let headers = crate::credentials(engine, api_key.map(|key| key.expose())).collect();
         Self { url, headers, timeout }
     }
 

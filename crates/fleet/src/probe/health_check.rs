@@ -6,7 +6,7 @@ use http::StatusCode;
 
 use super::ask::{Asker, Trouble, trouble, unexpected};
 use crate::{
-    engine::{Engine, health_paths},
+    engine::{Engine, health_method, health_paths, healthy_statuses},
     health::Check,
 };
 
@@ -36,21 +36,30 @@ impl HealthCheck {
         std::iter::once(first).chain(rest).collect()
     }
 
+    /// How the paths are asked. A body of the type's own goes with the type's own method only.
+    fn method(&self, engine: Engine) -> (CheckMethod, Option<Bytes>) {
+        let (usual, body) = health_method(engine);
+        let own = self.own.body.as_ref().map(|body| Bytes::from(body.to_string()));
+        let method = self.own.method.unwrap_or(usual);
+        (method, own.or_else(|| body.filter(|_| method == usual).map(Bytes::from)))
+    }
+
+    fn accepts(&self, engine: Engine, status: StatusCode) -> bool {
+        self.own.accept_status.as_deref().unwrap_or(healthy_statuses(engine)).contains(&status.as_u16())
+    }
+
     /// Asks, and judges the first answer that is not 404.
     pub(crate) async fn run(&self, asker: &Asker, engine: Engine) -> Result<(), Trouble> {
         let asker = self.own.timeout.map_or_else(|| asker.clone(), |timeout| asker.with_timeout(timeout));
         let paths = self.paths(engine);
         let mut last = None;
         for path in &paths {
-            let reply = match self.own.method {
-                CheckMethod::Get | CheckMethod::Head => asker.get(path, LARGEST_REPLY).await,
-                CheckMethod::Post => {
-                    let body = self.own.body.as_ref().map(|body| Bytes::from(body.to_string()));
-                    asker.post(path, body, LARGEST_REPLY).await
-                }
+            let reply = match self.method(engine) {
+                (CheckMethod::Get | CheckMethod::Head, _) => asker.get(path, LARGEST_REPLY).await,
+                (CheckMethod::Post, body) => asker.post(path, body, LARGEST_REPLY).await,
             };
             let status = reply.map_err(|error| trouble(&error))?.status;
-            if self.own.accept_status.contains(&status.as_u16()) {
+            if self.accepts(engine, status) {
                 return Ok(());
             }
             if self.own.warmup_status.contains(&status.as_u16()) {
@@ -77,9 +86,9 @@ mod tests {
             own: config::HealthCheck {
                 endpoint: endpoint.map(str::to_owned),
                 fallback_endpoints: fallbacks.map(|paths| paths.iter().map(|path| (*path).to_owned()).collect()),
-                method: CheckMethod::Get,
+                method: None,
                 body: None,
-                accept_status: vec![200],
+                accept_status: None,
                 warmup_status: vec![503],
                 timeout: None,
             },
@@ -101,10 +110,40 @@ mod tests {
             Engine::Llamacpp,
             Engine::Mlxcel,
             Engine::Continuum,
+            Engine::Azure,
             Engine::Generic,
         ] {
             assert_eq!(plain.paths(engine), ["/health", "/v1/models"], "{engine:?}");
         }
+        assert_eq!(plain.paths(Engine::Gemini), ["/models", "/v1beta/models"]);
+        assert_eq!(plain.paths(Engine::Anthropic), ["/v1/messages"]);
+        for engine in Engine::ALL {
+            let healthy: Vec<u16> =
+                (100..600).filter(|status| plain.accepts(engine, StatusCode::from_u16(*status).unwrap())).collect();
+            if engine == Engine::Anthropic {
+                assert_eq!(plain.method(engine), (CheckMethod::Post, Some(Bytes::from("{}"))));
+                assert_eq!(healthy, [200, 400, 401, 429]);
+            } else {
+                assert_eq!(plain.method(engine), (CheckMethod::Get, None), "{engine:?}");
+                assert_eq!(healthy, [200], "{engine:?}");
+            }
+        }
+    }
+
+    #[test]
+    #[contract("CH8")]
+    fn the_workers_own_way_of_asking_beats_the_types() {
+        let mut own = check(None, None, None);
+        own.own.method = Some(CheckMethod::Post);
+        assert_eq!(own.method(Engine::Vllm), (CheckMethod::Post, None));
+        own.own.body = Some(serde_json::json!({"check": true}));
+        assert_eq!(own.method(Engine::Anthropic), (CheckMethod::Post, Some(Bytes::from(r#"{"check":true}"#))));
+        own.own.accept_status = Some(vec![204]);
+        assert!(own.accepts(Engine::Anthropic, StatusCode::NO_CONTENT));
+        assert!(!own.accepts(Engine::Anthropic, StatusCode::OK));
+        own.own.method = Some(CheckMethod::Get);
+        own.own.body = None;
+        assert_eq!(own.method(Engine::Anthropic), (CheckMethod::Get, None));
     }
 
     #[test]

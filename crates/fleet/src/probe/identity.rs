@@ -9,10 +9,11 @@ use super::{
     Asker, Trouble,
     ask::{trouble, unexpected},
     event_endpoints::{self, EventEndpoint},
+    messages,
     metrics_text::{self, EngineMetrics, Scrape},
     model_list::{self, ModelList},
 };
-use crate::{Engine, look::Pace};
+use crate::{Engine, Messages, engine::list_is_optional, look::Pace};
 
 const LARGEST_MODEL_LIST: usize = 4 << 20;
 const LARGEST_METRICS: usize = 16 << 20;
@@ -45,6 +46,15 @@ pub(crate) struct SideAnswers {
     metrics: Option<EngineMetrics>,
     /// An empty list: it says that it publishes nothing.
     announced: Option<Option<Vec<EventEndpoint>>>,
+    /// How it takes messages.
+    messages: Option<Messages>,
+}
+
+/// What the configuration says of a worker; `None` is found out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Configured {
+    pub(crate) engine: Option<Engine>,
+    pub(crate) messages: Option<Messages>,
 }
 
 impl SideAnswers {
@@ -60,8 +70,13 @@ impl SideAnswers {
         self.announced.as_ref()?.as_deref()
     }
 
+    /// How it takes messages; one that did not say is asked by chats, which all engines have.
+    pub(crate) fn messages(&self) -> Messages {
+        self.messages.unwrap_or_default()
+    }
+
     fn complete(&self) -> bool {
-        self.version.is_some() && self.metrics.is_some() && self.announced.is_some()
+        self.version.is_some() && self.metrics.is_some() && self.announced.is_some() && self.messages.is_some()
     }
 
     /// These answers, and the earlier ones where there are none.
@@ -70,15 +85,16 @@ impl SideAnswers {
             version: self.version.or_else(|| before.version.clone()),
             metrics: self.metrics.or_else(|| before.metrics.clone()),
             announced: self.announced.or_else(|| before.announced.clone()),
+            messages: self.messages.or(before.messages),
         }
     }
 }
 
-/// Asks everything at once. `engine` is the configured kind; `None` is found out. `before`: earlier answers, which stand
+/// Asks everything at once that is not configured. `before`: earlier answers, which stand
 /// where there are no new ones.
 pub(crate) async fn identify(
     asker: &Asker,
-    engine: Option<Engine>,
+    configured: Configured,
     before: &SideAnswers,
     pace: Pace,
 ) -> Result<Identity, Trouble> {
@@ -86,11 +102,13 @@ pub(crate) async fn identify(
         Pace::Thorough => SIDE_QUESTION,
         Pace::Returning => SIDE_QUESTION_RETURNING,
     });
-    let (list, version, metrics, sources) = tokio::join!(
-        list_models(asker),
+    let Configured { engine, messages } = configured;
+    let (list, version, metrics, sources, messages) = tokio::join!(
+        list_models(asker, engine),
         side.ask("/version", LARGEST_VERSION),
         side.ask("/metrics", LARGEST_METRICS),
         side.ask("/kv_event_sources", LARGEST_SOURCES),
+        messages::asked(&side, messages),
     );
     let list = list?;
     // An engine behind a unix socket shares our machine.
@@ -100,6 +118,7 @@ pub(crate) async fn identify(
         metrics: metrics
             .map(|body| body.map(|body| metrics_text::read(&String::from_utf8_lossy(&body))).unwrap_or_default()),
         announced: sources.map(|body| event_endpoints::read(&body?, host)),
+        messages,
     };
     let complete = fresh.complete();
     let scrape = fresh.metrics.as_ref().map(EngineMetrics::scrape);
@@ -113,7 +132,7 @@ pub(crate) async fn identify(
 }
 
 /// Asks for the model list alone.
-pub(crate) async fn list_models(asker: &Asker) -> Result<ModelList, Trouble> {
+pub(crate) async fn list_models(asker: &Asker, engine: Option<Engine>) -> Result<ModelList, Trouble> {
     const PATH: &str = "/v1/models";
     let reply = asker.get(PATH, LARGEST_MODEL_LIST).await.map_err(|error| trouble(&error))?;
     match reply.status {
@@ -128,6 +147,7 @@ pub(crate) async fn list_models(asker: &Asker) -> Result<ModelList, Trouble> {
             check: crate::health::Check::Loading,
             text: format!("answered {PATH} with 503: the engine is loading, wait"),
         }),
+        status if status.is_client_error() && list_is_optional(engine) => Ok(ModelList::default()),
         status => Err(unexpected(PATH, status)),
     }
 }

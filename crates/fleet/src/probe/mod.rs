@@ -5,11 +5,12 @@ pub(crate) mod ask;
 pub(crate) mod event_endpoints;
 pub(crate) mod health_check;
 mod identity;
+mod messages;
 pub(crate) mod metrics_text;
 pub(crate) mod model_list;
 pub(crate) mod prefix_cache;
 
 pub(crate) use ask::{Asker, REFUSED, Trouble};
 pub(crate) use health_check::HealthCheck;
-pub(crate) use identity::{Identity, SideAnswers, identify, list_models, scrape};
+pub(crate) use identity::{Configured, Identity, SideAnswers, identify, list_models, scrape};
 pub(crate) use metrics_text::Scrape;

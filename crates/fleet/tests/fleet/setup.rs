@@ -7,8 +7,8 @@ use std::{
 };
 
 use config::{
-    BlockHashKind, ChatTemplate, CheckMethod, CircuitBreaker, EventSource, HealthCheck, HealthChecks, KvCacheIndex,
-    KvEvents, Model, Models, Offloading, Prediction, ReplayEndpoint, Scoring, Tokenizer, Worker, WorkerKvEvents,
+    BlockHashKind, ChatTemplate, CircuitBreaker, EventSource, HealthCheck, HealthChecks, KvCacheIndex, KvEvents, Model,
+    Models, Offloading, Prediction, ReplayEndpoint, Scoring, Tokenizer, Worker, WorkerKvEvents,
 };
 use fleet::{Fleet, FleetParts, HubCache, Roster, Snapshot, WorkerView};
 use kv_blocks::{HashScheme, Role, Tier};
@@ -28,15 +28,16 @@ pub(crate) fn worker(name: &str, url: &str) -> Worker {
         role: Role::Unified,
         bootstrap_port: None,
         weight: 1.0,
+        messages: None,
         api_key: None,
         block_size: None,
         dp_ranks: None,
         health_check: HealthCheck {
             endpoint: None,
             fallback_endpoints: None,
-            method: CheckMethod::Get,
+            method: None,
             body: None,
-            accept_status: vec![200],
+            accept_status: None,
             warmup_status: vec![503],
             timeout: None,
         },

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// A request whose route is known and whose caller may use it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub(crate) request_id: Arc<str>,
     pub(crate) received: Moment,
@@ -48,7 +48,27 @@ pub(crate) struct HeldBody {
     gauge: Gauge,
 }
 
+impl Call {
+    /// The same call in other words.
+    pub(crate) fn said(&self, target: PathAndQuery, body: Bytes) -> Self {
+        let body = HeldBody::new(body, self.body.gauge.clone());
+        let (headers, overrides) = (self.headers.clone(), self.overrides.clone());
+        Self { request_id: Arc::clone(&self.request_id), received: self.received, target, headers, body, overrides }
+    }
+}
+
+impl Clone for HeldBody {
+    fn clone(&self) -> Self {
+        Self::new(self.bytes.clone(), self.gauge.clone())
+    }
+}
+
 impl HeldBody {
+    fn new(bytes: Bytes, gauge: Gauge) -> Self {
+        gauge.inc_by(i64::try_from(bytes.len()).unwrap_or(i64::MAX));
+        Self { bytes, gauge }
+    }
+
     /// The client's bytes; sharing them copies nothing.
     pub(crate) fn bytes(&self) -> &Bytes {
         &self.bytes
@@ -128,10 +148,9 @@ pub(crate) async fn call(
         Body::None => Bytes::new(),
         Body::Limited => read(body, gateway.limits.max_body_bytes).await?,
     };
-    let gauge = gateway.metrics.held_body_bytes.clone();
-    gauge.inc_by(i64::try_from(bytes.len()).unwrap_or(i64::MAX));
+    let body = HeldBody::new(bytes, gateway.metrics.held_body_bytes.clone());
     let target = parts.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
-    Ok(Call { request_id, received, target, headers: parts.headers, body: HeldBody { bytes, gauge }, overrides })
+    Ok(Call { request_id, received, target, headers: parts.headers, body, overrides })
 }
 
 fn head_fits(parts: &Parts, limit: usize) -> Result<(), ApiError> {

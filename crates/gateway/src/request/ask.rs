@@ -66,7 +66,8 @@ pub(super) async fn ask(pools: &Pools, clock: Clock, question: Question<'_>) -> 
 
 fn request(worker: &WorkerView, path: &str, body: Bytes) -> Request<Full<Bytes>> {
     let host = HeaderValue::try_from(worker.url.authority()).unwrap_or(HeaderValue::from_static("localhost"));
-    let mut fields = headers::upstream(&HeaderMap::new(), host, worker.api_key.as_ref().map(|key| key.expose()));
+    let mut fields =
+        headers::upstream(&HeaderMap::new(), host, worker.api_key.as_ref().map(|key| key.expose()), worker.engine);
     fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     fields.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
     let mut request = Request::new(Full::new(body));

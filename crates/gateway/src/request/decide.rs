@@ -17,6 +17,7 @@ use super::{
     dispatch,
     identify::Identified,
     prefill::{Handover, Policies},
+    wording::Spoken,
 };
 use crate::{
     Gateway,
@@ -41,6 +42,8 @@ pub(crate) struct Placement<'a> {
     pub(crate) handover: &'a Handover,
     /// Where it failed before.
     pub(crate) failed: &'a [Pin],
+    /// Who has words for it.
+    pub(crate) spoken: Spoken,
 }
 
 /// A decision with its load already counted, and the guard that frees it.
@@ -158,7 +161,8 @@ fn with_job<T>(
     lot: u64,
     act: impl FnOnce(Moment, &Job<'_>) -> T,
 ) -> T {
-    let Placement { overrides, prompt, ties, salt, expected_output_tokens, answer, pin, failed, .. } = placement;
+    let Placement { overrides, prompt, ties, salt, expected_output_tokens, answer, pin, failed, spoken, .. } =
+        placement;
     let split = gateway.prefill.split(model).filter(|_| !matches!(placement.handover, Handover::NoPrompt));
     let (own, policies) = (gateway.rules.by_model.of(model), Policies::of(gateway, overrides, model));
     let busy_threshold = own.busy_threshold.or(gateway.rules.busy_threshold);
@@ -171,6 +175,8 @@ fn with_job<T>(
         let asked_for = pin.is_none_or(|pin| pin.allows(candidate.target));
         let reason = if failed.iter().any(|failed| failed.allows(candidate.target)) {
             Some(ExcludeReason::FailedBefore)
+        } else if !spoken.by(worker) {
+            Some(ExcludeReason::Dialect)
         } else {
             // One that was not asked for is left to the router to say so: that it is busy too is no reason to wait.
             (asked_for && is_busy(worker, busy_threshold)).then_some(ExcludeReason::Busy)

@@ -30,7 +30,7 @@ pub(crate) struct Committed {
 /// What is known of the reply's body at the commit point.
 #[derive(Debug)]
 pub(crate) enum Content {
-    /// All of it: the connection is already back in its pool.
+    /// All of it: the connection is already back in its pool, or closed.
     Whole(Bytes),
     /// Its first bytes; more follow.
     Begun { first: Bytes, rest: Incoming, connection: Connection, kind: BodyKind },
@@ -126,7 +126,8 @@ async fn within(
 /// The client's request as the worker gets it: its body, spliced or not, under a head of our making.
 pub(super) fn request(call: &Call, bytes: Bytes, worker: &WorkerView, target: Target) -> Request<Full<Bytes>> {
     let host = HeaderValue::try_from(worker.url.authority()).unwrap_or(HeaderValue::from_static("localhost"));
-    let mut fields = headers::upstream(&call.headers, host, worker.api_key.as_ref().map(|key| key.expose()));
+    let mut fields =
+        headers::upstream(&call.headers, host, worker.api_key.as_ref().map(|key| key.expose()), worker.engine);
     fields.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
     if let Ok(id) = HeaderValue::try_from(&*call.request_id) {
         fields.insert(crate::ids::REQUEST_ID, id);

@@ -1,5 +1,6 @@
 //! Which header fields cross the router, in both directions.
 
+use fleet::Engine;
 use http::{
     HeaderMap, HeaderName, HeaderValue,
     header::{
@@ -37,7 +38,7 @@ const OURS: &str = "x-warmroute-";
 pub(crate) const DP_RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 
 /// The head of the upstream request: the client's fields in their order, less those that must not cross.
-pub(crate) fn upstream(client: &HeaderMap, host: HeaderValue, api_key: Option<&str>) -> HeaderMap {
+pub(crate) fn upstream(client: &HeaderMap, host: HeaderValue, api_key: Option<&str>, engine: Engine) -> HeaderMap {
     let named = named_by_connection(client);
     let mut out = HeaderMap::with_capacity(client.len() + 2);
     out.insert(HOST, host);
@@ -51,10 +52,9 @@ pub(crate) fn upstream(client: &HeaderMap, host: HeaderValue, api_key: Option<&s
             out.append(name, value.clone());
         }
     }
-    if let Some(bearer) = api_key.and_then(|key| HeaderValue::from_str(&format!("Bearer {key}")).ok()) {
-        let mut bearer = bearer;
-        bearer.set_sensitive(true);
-        out.insert(AUTHORIZATION, bearer);
+    for (name, value) in fleet::credentials(engine, api_key) {
+        // The client's own version of an API stays.
+        out.entry(name).or_insert(value);
     }
     out
 }
@@ -123,7 +123,7 @@ mod tests {
             ("x-custom", "kept"),
             ("traceparent", "00-1-2-01"),
         ]);
-        let sent = upstream(&client, HeaderValue::from_static("engine:8000"), Some("worker-key"));
+        let sent = upstream(&client, HeaderValue::from_static("engine:8000"), Some("worker-key"), Engine::Vllm);
         let want = map(&[
             ("host", "engine:8000"),
             ("user-agent", "agent/1"),
@@ -132,8 +132,18 @@ mod tests {
             ("authorization", "Bearer worker-key"),
         ]);
         assert_eq!(sent, want);
-        let without_key = upstream(&client, HeaderValue::from_static("engine:8000"), None);
+        let without_key = upstream(&client, HeaderValue::from_static("engine:8000"), None, Engine::Vllm);
         assert!(!without_key.contains_key("authorization"));
+        let key = |map: &HeaderMap, name: &str| map.get(name).map(|value| value.to_str().unwrap().to_owned());
+        let messages = upstream(&client, HeaderValue::from_static("api:443"), Some("worker-key"), Engine::Anthropic);
+        assert_eq!(key(&messages, "x-api-key").as_deref(), Some("worker-key"));
+        assert_eq!(key(&messages, "authorization"), None);
+        assert_eq!(key(&messages, "anthropic-version").as_deref(), Some("2023-06-01"));
+        let versioned = map(&[("anthropic-version", "2024-01-01"), ("anthropic-beta", "b")]);
+        let versioned = upstream(&versioned, HeaderValue::from_static("api:443"), None, Engine::Anthropic);
+        assert_eq!(versioned.get_all("anthropic-version").iter().count(), 1);
+        assert_eq!(key(&versioned, "anthropic-version").as_deref(), Some("2024-01-01"));
+        assert_eq!(key(&versioned, "anthropic-beta").as_deref(), Some("b"));
     }
 
     #[test]

@@ -12,7 +12,7 @@ mod standing;
 use std::{num::NonZero, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use dialect::{Dialect, PromptPart, RawJson, RequestView};
+use dialect::{Dialect, Fidelity, PromptPart, RawJson, RequestView};
 use fleet::{Fleet, ModelArtefacts, TokenizerSource};
 use kv_blocks::{HashScheme, PromptBlocks};
 use net::Clock;
@@ -80,6 +80,11 @@ impl Identify {
         }
     }
 
+    /// Where work is done for generations.
+    pub(super) fn seats(&self) -> &Seats {
+        &self.seats
+    }
+
     /// Where work is done for those who only ask.
     pub(super) fn side_seats(&self) -> &Seats {
         &self.side_seats
@@ -117,6 +122,8 @@ impl Identify {
             return Identified::of(PromptSource::Given, blocks);
         }
         let found = match (&artefacts.prompt, &artefacts.source) {
+            // The tokens of something else would be no better.
+            _ if asked.view.fidelity == Fidelity::Likeness => None,
             (Some(model), _) => self.by_own(model, asked).await,
             (None, TokenizerSource::Remote) => self.by_engine(asked).await,
             (None, _) => None,

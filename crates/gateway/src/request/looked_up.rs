@@ -28,6 +28,9 @@ impl LookedUp {
                 (Dialect::Chat, true) => ReplyKind::ChatStream,
                 (Dialect::Completions, false) => ReplyKind::Completion,
                 (Dialect::Completions, true) => ReplyKind::CompletionStream,
+                // Their prompts are never exact: nothing of theirs is judged.
+                (_, false) => ReplyKind::Chat,
+                (_, true) => ReplyKind::ChatStream,
             },
         }
     }
@@ -47,6 +50,11 @@ impl LookedUp {
     }
 
     /// The same look-up by a worker that computes the prompt for another one, and answers in one piece.
+    /// The same look-up where the engine counts in ways that need not be ours.
+    pub(super) fn counted_otherwise(self) -> Self {
+        Self { judged: false, ..self }
+    }
+
     pub(super) fn of_prefill(self) -> Self {
         let reply = match self.reply {
             ReplyKind::Chat | ReplyKind::ChatStream => ReplyKind::Chat,

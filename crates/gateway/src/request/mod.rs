@@ -11,6 +11,7 @@ mod ask;
 mod before;
 mod clusters;
 mod compat_headers;
+mod count_tokens;
 mod decide;
 mod dispatch;
 mod headers;
@@ -28,10 +29,11 @@ mod settle;
 mod tokenize;
 mod told;
 mod turn;
+mod wording;
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
-use dialect::{ApiError, Dialect, ErrorCode};
+use dialect::{ApiError, Dialect, ErrorCode, MessageStream};
 use fleet::ModelView;
 use futures_util::FutureExt;
 use http::{Request, Response, header::EXPECT};
@@ -54,6 +56,7 @@ pub use prefill::{Connector, Disaggregation};
 pub(crate) use relay::StreamLimits;
 pub(crate) use reply::ReplyBody;
 pub(crate) use settle::Won;
+pub use wording::Rewriting;
 
 use self::{
     accept::Call,
@@ -67,11 +70,12 @@ use self::{
     receipt::About,
     relay::{Begun, Relay},
     settle::Settle,
+    wording::{Asked, Wording},
 };
 use crate::{
     Gateway,
     retry::RetryPermit,
-    routes::{Endpoint, Route},
+    routes::{Endpoint, Route, Shape},
 };
 
 /// Answers one request, whatever it is.
@@ -79,13 +83,15 @@ pub(crate) async fn answer(gateway: Arc<Gateway>, request: Request<Incoming>) ->
     let received = gateway.clock.now();
     let request_id: Arc<str> = gateway.ids.request_id(request.headers()).into();
     let head_only = accept::is_head(request.method());
+    let shape = Shape::of(request.uri().path());
     let answering = AssertUnwindSafe(routed(&gateway, request, Arc::clone(&request_id), received)).catch_unwind();
     // A panic costs one request. Its guards have run: load, receipt and connection are settled.
     let response = answering.await.unwrap_or_else(|_| {
         gateway.metrics.panics.inc();
         let error = ApiError::new(ErrorCode::Internal, "the router failed on this request; see its log");
-        reply::error(&error, &request_id)
+        reply::error(&error, shape, &request_id)
     });
+    let response = reply::identified(shape, &request_id, response);
     if head_only { response.map(|_| ReplyBody::empty()) } else { response }
 }
 
@@ -100,7 +106,8 @@ async fn routed(
     let route = match accept::route(&parts) {
         Ok(route) => route,
         Err(error) => {
-            let response = reply::allowing(accept::allowed(&parts), reply::error(&error, &request_id));
+            let error = reply::error(&error, Shape::of(parts.uri.path()), &request_id);
+            let response = reply::allowing(accept::allowed(&parts), error);
             return reply::closing_unless(accept::drained(&mut body, asks_first).await, response);
         }
     };
@@ -118,6 +125,7 @@ async fn routed(
     }
     let result = match route.endpoint {
         Endpoint::Generate(dialect) => return generate(gateway, call, dialect, settle).await,
+        Endpoint::CountTokens => return count_tokens::count_tokens(gateway, call, settle).await,
         Endpoint::Tokenize => return tokenize::tokenize(gateway, call, settle).await,
         Endpoint::Detokenize => return tokenize::detokenize(gateway, call, settle).await,
         Endpoint::Route => route_api::route(gateway, &call).await,
@@ -151,24 +159,30 @@ fn below<'a>(route: &Route, path: &'a str) -> &'a str {
 
 /// The stages of a generation.
 async fn generate(gateway: &Arc<Gateway>, mut call: Call, dialect: Dialect, mut settle: Settle) -> Response<ReplyBody> {
-    let view = match dialect::view(dialect, call.body.bytes()) {
+    let wording = match Wording::of(gateway, dialect, &mut call).await {
+        Ok(wording) => wording,
+        Err(error) => return refused(settle, &error),
+    };
+    let (dialect, body) = wording.routed_by(&call);
+    let view = match wording.seen(dialect, &body) {
         Ok(view) => view,
-        Err(error) => return refused(settle, &ApiError::from(error)),
+        Err(error) => return refused(settle, &error),
     };
     if let Err(error) = prefill::transfer_fields_are_ours(&view) {
         return refused(settle, &error);
     }
     let mut wait = Wait::new(call.body.bytes().len(), call.received + gateway.rules.timeout);
     let found = hold::model(gateway, &view.model, &mut wait).await.and_then(|model| {
+        wording.spoken.check(&model)?;
         let pin = decide::pin(&gateway.fleet.snapshot(), call.overrides.worker.as_deref(), "x-warmroute-worker")?;
-        Ok((model, pin))
+        Ok((model, pin.or_else(|| wording.home(gateway, call.received))))
     });
     let (model, pin) = match found {
         Ok(found) => found,
         Err(error) => return refused(settle, &error),
     };
     let (prompt, cluster) = tokio::join!(
-        gateway.identify.run(&model.artefacts, dialect, call.body.bytes(), &view),
+        gateway.identify.run(&model.artefacts, dialect, &body, &view),
         clusters::of(gateway, &call.headers, &view),
     );
     settle.timing().render = prompt.render_us;
@@ -176,6 +190,9 @@ async fn generate(gateway: &Arc<Gateway>, mut call: Call, dialect: Dialect, mut 
     let note = cluster.as_ref().map(Membership::note);
     settle.about(About { cluster: note, ..about(&view, &model, call.overrides.priority, &prompt) });
     settle.looked_up(LookedUp::of(dialect, &view, &prompt));
+    if wording.keeps_state {
+        settle.will_be_kept();
+    }
     settle.prompt(prompt.blocks.as_ref());
     settle.text(&view);
     gateway.metrics.identified(prompt.source.as_str());
@@ -184,6 +201,7 @@ async fn generate(gateway: &Arc<Gateway>, mut call: Call, dialect: Dialect, mut 
     if let Some(cluster) = &cluster {
         cluster.tell(&mut call.headers);
     }
+    let (prompt_is_exact, prompt_tokens) = (prompt.source.is_exact(), prompt.tokens);
     let errand = Errand {
         model,
         prompt,
@@ -192,8 +210,10 @@ async fn generate(gateway: &Arc<Gateway>, mut call: Call, dialect: Dialect, mut 
         expected_output_tokens: view.max_tokens,
         answer: if view.stream { Answer::Streamed } else { Answer::Whole },
         pin,
-        handover: Handover::of(&view),
+        handover: if wording.may_be_split() { Handover::of(&view) } else { Handover::unsplittable() },
         own_priority: view.priority.is_some(),
+        asked: Asked { model: Arc::from(&*view.model), prompt_tokens: if prompt_is_exact { prompt_tokens } else { 0 } },
+        wording,
     };
     drop(view);
     carried(gateway, call, errand, wait, settle).await
@@ -212,6 +232,8 @@ struct Errand {
     handover: Handover,
     /// The client tells engines its place itself.
     own_priority: bool,
+    wording: Wording,
+    asked: Asked,
 }
 
 /// The stages from the decision on.
@@ -222,8 +244,8 @@ async fn carried(
     mut wait: Wait,
     mut settle: Settle,
 ) -> Response<ReplyBody> {
-    let Errand { mut model, prompt, ties, salt, expected_output_tokens, answer, pin, mut handover, own_priority } =
-        errand;
+    let Errand { mut model, prompt, ties, salt, expected_output_tokens, answer, pin, mut handover, .. } = errand;
+    let Errand { own_priority, wording, asked, .. } = errand;
     let deadline = call.received + gateway.rules.timeout;
     let mut tries = Tries::default();
     loop {
@@ -237,6 +259,7 @@ async fn carried(
             pin,
             handover: &handover,
             failed: &tries.excluded,
+            spoken: wording.spoken,
         };
         // One that is tried again has waited, unless nobody was left to try it; and one without a prompt asks for no work worth waiting for.
         let may_wait = (tries.last.is_none() || tries.waits_for_anybody) && !matches!(handover, Handover::NoPrompt);
@@ -255,18 +278,27 @@ async fn carried(
         let Some(worker) = found(target) else {
             return refused(settle, &dispatch::no_worker());
         };
+        let said = match wording.to(gateway, &call, &worker.worker, prefill.is_some(), &asked).await {
+            Ok(said) => said,
+            Err(error) => return refused(settle, &error),
+        };
+        let (call, back) = (&*said.call, said.back);
+        settle.rewrote(said.rewrites);
+        if !said.is_openai {
+            settle.counts_otherwise();
+        }
         let legs = prefill.and_then(|leg| {
             let (decode, prefill) = (&*worker.worker, &*found(leg.target)?.worker);
-            Some(Legs { gateway, call: &call, decode, target, prefill, leg, deadline })
+            Some(Legs { gateway, call, decode, target, prefill, leg, deadline })
         });
         let sent = match legs {
             None => {
-                let told = !own_priority && turn::told(gateway, &worker.worker);
+                let told = !own_priority && said.is_openai && turn::told(gateway, &worker.worker);
                 let with_turn = told.then(|| turn::with(call.body.bytes(), turn)).flatten();
                 // A retry may go to an engine that is not told.
                 settle.rewrote(with_turn.iter().map(|_| turn::REWRITE).collect());
                 let body = with_turn.unwrap_or_else(|| call.body.bytes().clone());
-                Sent::Decode(Box::new(dispatch::attempt(gateway, &call, body, &worker.worker, target, deadline).await))
+                Sent::Decode(Box::new(dispatch::attempt(gateway, call, body, &worker.worker, target, deadline).await))
             }
             Some(legs) => prefill::send(&legs, &mut settle).await,
         };
@@ -277,16 +309,24 @@ async fn carried(
                 continue;
             }
         };
+        let answer = match answer {
+            Ok(committed) => back.reply(committed).await,
+            Err(failure) => Err(back.failure(failure)),
+        };
         let failure = match answer {
             Ok(committed) => {
                 if committed.head.status.is_success() {
                     ties.served(gateway, target.worker);
                 }
-                return relayed(gateway, committed, worker.worker.id, settle);
+                return relayed(gateway, committed, worker.worker.id, back.stream(), settle);
             }
             Err(failure) => failure,
         };
         settle.attempt_failed(&failure);
+        // What an engine keeps it may have begun to compute: only one that has not seen the request may be asked then.
+        if wording.keeps_state && failure.class == Some(AttemptClass::C1) {
+            return last_word(settle, failure.reply);
+        }
         // Who named the prefill worker left the other one open.
         let pinned = pin.is_some_and(|pin| pin.worker == target.worker);
         if !tries.again(gateway, &model, target.worker, pinned, failure, deadline).await {
@@ -400,6 +440,7 @@ fn relayed(
     gateway: &Arc<Gateway>,
     committed: dispatch::Committed,
     worker: WorkerId,
+    stream: Option<MessageStream>,
     mut settle: Settle,
 ) -> Response<ReplyBody> {
     let dispatch::Committed { head, content } = committed;
@@ -423,6 +464,7 @@ fn relayed(
                 pools: gateway.pools.clone(),
                 clock: gateway.clock,
                 cutting: gateway.cut.thrown(),
+                stream,
             },
             settle,
         ))),
@@ -433,7 +475,7 @@ fn relayed(
 /// The client gets an error of ours.
 fn refused(mut settle: Settle, error: &ApiError) -> Response<ReplyBody> {
     settle.answered(error);
-    let mut response = reply::error(error, settle.request_id());
+    let mut response = reply::error(error, settle.shape(), settle.request_id());
     reply::explain(response.headers_mut(), &settle);
     response
 }

@@ -4,8 +4,10 @@
 //! stream that breaks, stalls or runs too long ends with one error event and then without a clean end, so that neither
 //! a reader of events nor a reader of HTTP can take it for whole.
 //!
-//! **Invariant**: what the client gets is a prefix of what the worker sent, cut at an event, plus at most one error
-//! event of ours. Dropping the body (the client hung up) drops the worker's connection with it.
+//! **Invariant**: what the client gets is a prefix of what the worker sent (or of its translation), cut at an event, plus at
+//! most one error event of ours. Dropping the body (the client hung up) drops the worker's connection with it.
+
+mod translated;
 
 use std::{
     collections::VecDeque,
@@ -16,7 +18,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use dialect::{ApiError, Chunk, ErrorCode, SseEvent, SseSplitter, is_done};
+use dialect::{ApiError, Chunk, ErrorCode, MessageStream, SseEvent, SseSplitter, is_done};
 use fleet::FailureKind;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -24,6 +26,7 @@ use kv_blocks::{Moment, WorkerId};
 use net::Clock;
 use tokio::time::{Sleep, sleep};
 
+use self::translated::Translation;
 use super::{dispatch::BodyKind, settle::Settle};
 use crate::{
     cut_switch::Cutting,
@@ -56,6 +59,8 @@ pub(crate) struct Begun {
     pub(crate) pools: Pools,
     pub(crate) clock: Clock,
     pub(crate) cutting: Cutting,
+    /// What puts its events into the client's words.
+    pub(crate) stream: Option<MessageStream>,
 }
 
 /// A reply on its way. It owns everything the request still holds: the worker's connection, the load, the receipt.
@@ -74,6 +79,7 @@ pub(crate) struct Relay {
     /// Resolves when the router goes down and cannot wait any longer.
     cutting: Cutting,
     events: Option<Events>,
+    translation: Option<Translation>,
     /// Complete bytes that may go out now.
     ready: VecDeque<Bytes>,
     end: End,
@@ -114,7 +120,7 @@ enum Cut {
 
 impl Relay {
     pub(crate) fn new(begun: Begun, settle: Settle) -> Self {
-        let Begun { first, rest, connection, kind, worker, limits, pools, clock, cutting } = begun;
+        let Begun { first, rest, connection, kind, worker, limits, pools, clock, cutting, stream } = begun;
         let now = clock.now();
         let mut relay = Self {
             upstream: rest,
@@ -127,6 +133,7 @@ impl Relay {
             last_byte: now,
             cutting,
             events: (kind == BodyKind::Events).then(Events::new),
+            translation: stream.map(Translation::new),
             ready: VecDeque::new(),
             end: End::Open,
             clock,
@@ -139,6 +146,9 @@ impl Relay {
     /// Sorts arriving bytes into those that may go out and those that wait.
     fn take_in(&mut self, data: Bytes) {
         self.last_byte = self.clock.now();
+        if self.translation.is_some() {
+            return self.translate(&data);
+        }
         let Some(events) = &mut self.events else {
             self.ready.push_back(data);
             return;
@@ -195,6 +205,10 @@ impl Relay {
     fn cut(&mut self, why: Cut) {
         // Closes the worker's connection: whatever it still computes for us, it can stop.
         self.connection = None;
+        if self.translation.as_ref().is_some_and(Translation::is_whole) {
+            self.end = End::Clean;
+            return;
+        }
         let (code, message, kind) = match why {
             Cut::Broken => (
                 ErrorCode::StreamInterrupted,
@@ -224,7 +238,7 @@ impl Relay {
             // closed first, so that the error stands as an event of its own.
             events.torn.clear();
             events.torn_since = None;
-            let error = ApiError::new(code, message).stream_event(self.settle.request_id());
+            let error = self.settle.shape().stream_event(&ApiError::new(code, message), self.settle.request_id());
             let lead: &[u8] = if events.part_out { b"\n\n" } else { b"" };
             self.ready.push_back([lead, &error].concat().into());
         }
@@ -232,6 +246,9 @@ impl Relay {
     }
 
     fn ended(&mut self) {
+        if self.translation.is_some() {
+            return self.translated_end();
+        }
         if let Some(events) = &mut self.events {
             let settle = &mut self.settle;
             events.splitter.finish(|event| {
@@ -241,6 +258,11 @@ impl Relay {
             });
             events.let_go(&mut self.ready);
         }
+        self.finished();
+    }
+
+    /// The worker's connection is free for another request.
+    fn finished(&mut self) {
         if let Some(connection) = self.connection.take() {
             self.pools.give_back(self.worker, connection, self.clock);
         }
@@ -252,7 +274,9 @@ impl Relay {
 fn note(settle: &mut Settle, data: &[u8]) {
     // Most events are one token of text: they are not parsed at all.
     let worth = |word: &[u8]| data.windows(word.len()).any(|window| window == word);
-    if is_done(data) || !(worth(b"\"usage\"") || worth(b"finish_reason") || worth(b"\"error\"")) {
+    let told = || worth(b"\"usage\"") || worth(b"finish_reason") || worth(b"\"error\"");
+    let begins = || settle.is_kept() && worth(b"response.created");
+    if is_done(data) || !(told() || begins()) {
         return;
     }
     if let Some(chunk) = Chunk::read(data) {

@@ -13,7 +13,7 @@ use http_body::{Body, Frame, SizeHint};
 use serde::Serialize;
 
 use super::{compat_headers, headers, relay::Relay, settle::Settle};
-use crate::ids::REQUEST_ID;
+use crate::{ids::REQUEST_ID, routes::Shape};
 
 /// The body of a reply.
 #[derive(Debug)]
@@ -108,9 +108,9 @@ pub(crate) fn with_head((status, fields): (StatusCode, HeaderMap), body: ReplyBo
     response
 }
 
-/// An error in the shape of the table.
-pub(crate) fn error(error: &ApiError, request_id: &str) -> Response<ReplyBody> {
-    let mut response = bytes(error.status, error.openai_body(request_id), request_id);
+/// An error in the shape of the route.
+pub(crate) fn error(error: &ApiError, shape: Shape, request_id: &str) -> Response<ReplyBody> {
+    let mut response = bytes(error.status, shape.body(error, request_id), request_id);
     let fields = response.headers_mut();
     if let Some(seconds) = error.retry_after() {
         fields.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
@@ -134,6 +134,14 @@ pub(crate) fn allowing(methods: Option<&'static str>, mut response: Response<Rep
 pub(crate) fn closing_unless(drained: bool, mut response: Response<ReplyBody>) -> Response<ReplyBody> {
     if !drained {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+/// The same reply with the request's id under the name that Anthropic's clients read too, on their routes.
+pub(crate) fn identified(shape: Shape, request_id: &str, mut response: Response<ReplyBody>) -> Response<ReplyBody> {
+    if shape == Shape::Anthropic {
+        insert(response.headers_mut(), HeaderName::from_static("request-id"), request_id);
     }
     response
 }

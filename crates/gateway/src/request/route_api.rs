@@ -31,6 +31,7 @@ use super::{
     prefill::{Handover, Policies},
     receipt::Decided,
     reply::{self, ReplyBody},
+    wording::Spoken,
 };
 use crate::{Gateway, reservations::Held};
 
@@ -180,6 +181,7 @@ impl<'a> Asking<'a> {
             pin: self.pin,
             handover: &self.handover,
             failed: &self.exclude,
+            spoken: Spoken::All,
         }
     }
 

@@ -54,11 +54,15 @@ fn growth(apart: u64, prompt: &PromptPart<'_>) -> Option<Growth> {
     let seed = |kind: u64| xxh3_64_with_seed(&kind.to_le_bytes(), apart);
     match prompt {
         PromptPart::Messages(messages) => {
-            let messages = messages.elements()?.map(|message| {
-                let role = message.member("role").and_then(dialect::RawJson::string);
-                (message.as_str().as_bytes(), role.as_deref() == Some("assistant"))
-            });
-            Growth::of_turns(seed(CHAT), messages)
+            let messages: Vec<_> = messages
+                .elements()?
+                .map(|message| {
+                    let role = message.member("role").and_then(dialect::RawJson::string);
+                    (dialect::steady_message(message), role.as_deref() == Some("assistant"))
+                })
+                .collect();
+            let turns = messages.iter().map(|(message, is_reply)| (message.as_bytes(), *is_reply));
+            Growth::of_turns(seed(CHAT), turns)
         }
         PromptPart::Text(text) => Growth::of_text(seed(TEXT), text.as_bytes()),
         PromptPart::TokenIds(ids) => {

@@ -26,7 +26,12 @@ use super::{
     receipt::{About, Decided},
     told::Told,
 };
-use crate::{Gateway, lease::Lease, metrics::Settled, routes::Route};
+use crate::{
+    Gateway,
+    lease::Lease,
+    metrics::Settled,
+    routes::{Route, Shape},
+};
 
 /// The drop guard of one request.
 #[derive(Debug)]
@@ -60,6 +65,7 @@ pub(crate) struct Settle {
     usage: Option<Usage>,
     finish_reason: Option<Arc<str>>,
     in_band_error: bool,
+    leaves: Leaves,
     end: Option<OutcomeKind>,
 }
 
@@ -73,6 +79,14 @@ pub(crate) struct Won {
     pub(super) basis: Basis,
     target: Target,
     pub(super) sent: Moment,
+}
+
+/// What a request leaves at its engine beside a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leaves {
+    Nothing,
+    /// A response to go on from: who has it is remembered by its id.
+    Response,
 }
 
 #[derive(Debug)]
@@ -113,12 +127,27 @@ impl Settle {
             usage: None,
             finish_reason: None,
             in_band_error: false,
+            leaves: Leaves::Nothing,
             end: None,
         }
     }
 
     pub(crate) fn request_id(&self) -> &str {
         &self.request_id
+    }
+
+    /// The form of the route's errors.
+    pub(crate) fn shape(&self) -> Shape {
+        Shape::of(self.route.path)
+    }
+
+    /// What comes of the request stays at the engine.
+    pub(crate) fn will_be_kept(&mut self) {
+        self.leaves = Leaves::Response;
+    }
+
+    pub(crate) fn is_kept(&self) -> bool {
+        self.leaves == Leaves::Response
     }
 
     pub(crate) fn id(&self) -> DecisionId {
@@ -156,6 +185,11 @@ impl Settle {
     /// Who gets the request will look for its prompt in a prefix cache.
     pub(crate) fn looked_up(&mut self, looked_up: LookedUp) {
         self.looked_up = Some(looked_up);
+    }
+
+    /// What the reply says of its prompt need not be what we would say.
+    pub(crate) fn counts_otherwise(&mut self) {
+        self.looked_up = self.looked_up.map(LookedUp::counted_otherwise);
     }
 
     /// A decision was made; the load it counted is ours to free. `leg`: another worker computes the prompt.
@@ -230,7 +264,10 @@ impl Settle {
 
     /// What one event, or the whole body, said about the reply.
     pub(crate) fn note(&mut self, chunk: &Chunk<'_>) {
-        self.usage = chunk.usage.or(self.usage);
+        self.usage = chunk.usage.map(|usage| usage.after(self.usage)).or(self.usage);
+        if let (true, Some(id), Some(won)) = (self.is_kept(), &chunk.response_id, &self.won) {
+            self.gateway.response_homes.learn(id, won.target.worker, self.gateway.clock.now());
+        }
         if let Some(reason) = &chunk.finish_reason {
             self.finish_reason = Some(Arc::from(&**reason));
         }

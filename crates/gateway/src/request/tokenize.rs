@@ -6,7 +6,7 @@
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use dialect::{ApiError, ErrorCode, TokenizeView};
+use dialect::{ApiError, Dialect, ErrorCode, TokenizeView};
 use fleet::ModelView;
 use http::Response;
 use net::Clock;
@@ -25,6 +25,7 @@ use super::{
     refused,
     reply::{self, ReplyBody},
     settle::Settle,
+    wording::{Asked, Spoken, Wording},
 };
 use crate::Gateway;
 
@@ -126,7 +127,7 @@ where
         }
     }
     match (model.filter(|model| why.is_none() || !model.candidates.is_empty()), why) {
-        (Some(model), _) => forwarded(gateway, call, model, settle).await,
+        (Some(model), _) => forwarded(gateway, call, model, Spoken::Openai, settle).await,
         (None, why) => {
             let why = why.unwrap_or_else(|| "the tokenizer gave up".to_owned());
             let message = format!("{why}, and no worker of the model can be asked now: try again");
@@ -144,10 +145,11 @@ fn model_asked_for(gateway: &Gateway, named: Option<String>) -> Result<Arc<str>,
 }
 
 /// Hands the question to a worker: no prompt is computed there, so none is counted or expected in its cache.
-async fn forwarded(
+pub(super) async fn forwarded(
     gateway: &Arc<Gateway>,
     call: Call,
     model: Arc<ModelView>,
+    spoken: Spoken,
     mut settle: Settle,
 ) -> Response<ReplyBody> {
     let asked = call.overrides.worker.as_deref();
@@ -158,7 +160,13 @@ async fn forwarded(
     let prompt = Identified::without_blocks(0);
     let view = dialect::RequestView { model: (&*model.id).into(), ..dialect::RequestView::default() };
     settle.about(about(&view, &model, call.overrides.priority, &prompt));
+    if let Err(error) = spoken.check(&model) {
+        return refused(settle, &error);
+    }
     let answer = Answer::Whole;
+    // Carried as it came, whatever it is.
+    let wording = Wording::own(Dialect::Embeddings, spoken);
+    let asked = Asked { model: Arc::clone(&model.id), prompt_tokens: 0 };
     let errand = Errand {
         model,
         prompt,
@@ -170,6 +178,8 @@ async fn forwarded(
         handover: Handover::NoPrompt,
         // There is no place to tell.
         own_priority: true,
+        wording,
+        asked,
     };
     // It asks for no work worth waiting for.
     let wait = Wait::new(0, call.received + gateway.rules.timeout);

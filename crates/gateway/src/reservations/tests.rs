@@ -95,6 +95,7 @@ fn worker() -> WorkerView {
         models: Vec::new(),
         loras: Vec::new(),
         namespace_model: None,
+        messages: fleet::Messages::Translate,
         role: Role::Unified,
         bootstrap_port: None,
         weight: 1.0,

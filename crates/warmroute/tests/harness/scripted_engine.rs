@@ -3,7 +3,7 @@
 //! It lists one model, `m`, and has no events; requests for a generation get the scripted reply.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     io::{BufRead, BufReader, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
     sync::{
@@ -94,6 +94,10 @@ struct Script {
     questions: AtomicU64,
     /// Bytes of endless replies that the other side took.
     taken: AtomicU64,
+    /// It takes messages itself.
+    native: AtomicBool,
+    /// What paths are answered with that are not for requests, beside the usual ones.
+    side: Mutex<HashMap<String, Vec<u8>>>,
     stop: AtomicBool,
 }
 
@@ -102,6 +106,11 @@ impl Script {
         self.requests.fetch_add(1, Ordering::SeqCst);
         let next = self.next.lock().unwrap().pop_front();
         next.or_else(|| self.always.lock().unwrap().clone()).unwrap_or(Reply::Silence)
+    }
+
+    fn side(&self, head: &[u8]) -> Option<Vec<u8>> {
+        let line = String::from_utf8_lossy(head);
+        self.side.lock().unwrap().get(line.split(' ').nth(1)?).cloned()
     }
 }
 
@@ -126,12 +135,24 @@ impl ScriptedEngine {
         Self { address, script, seen, hung_up }
     }
 
+    /// The same, and it has a `/v1/messages`.
+    pub fn speaking_messages(reply: Reply) -> Self {
+        let engine = Self::start(reply);
+        engine.script.native.store(true, Ordering::SeqCst);
+        engine
+    }
+
     pub fn address(&self) -> &str {
         &self.address
     }
 
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// From now on this path is answered with this, whoever asks for it. Its questions count as requests that were seen.
+    pub fn answer(&self, path: &str, status: &str, body: &str) {
+        self.script.side.lock().unwrap().insert(path.to_owned(), json_reply(status, "", body));
     }
 
     /// From now on this reply.
@@ -195,6 +216,14 @@ impl Connection {
     fn run(mut self) {
         let _ = self.reader.get_ref().set_nodelay(true);
         while let Some(head) = self.read_head() {
+            if let Some(reply) = self.script.side(&head) {
+                let Some(body) = self.read_body(&head) else { return };
+                let _ = self.seen.send(Seen { head, body });
+                if self.write(&reply).is_none() {
+                    return;
+                }
+                continue;
+            }
             if head.starts_with(b"GET ") {
                 self.script.questions.fetch_add(1, Ordering::SeqCst);
                 if self.write(&side_route(&head)).is_none() {
@@ -211,6 +240,18 @@ impl Connection {
                 }
                 continue;
             }
+            // As asked by the router before any request, to find out whether there is a `/v1/messages`.
+            let messages = if head.starts_with(b"POST /v1/messages ") { self.read_body(&head) } else { None };
+            if messages.as_deref() == Some(b"{}") {
+                self.script.questions.fetch_add(1, Ordering::SeqCst);
+                let native = self.script.native.load(Ordering::SeqCst);
+                let status = if native { "400 Bad Request" } else { "404 Not Found" };
+                if self.write(&json_reply(status, "", "{}")).is_none() {
+                    return;
+                }
+                continue;
+            }
+            let question = question.or(messages);
             let reply = self.script.reply();
             if let Reply::Early(bytes) = &reply {
                 let _ = self.seen.send(Seen { head, body: Vec::new() });

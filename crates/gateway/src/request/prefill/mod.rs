@@ -67,6 +67,11 @@ impl Handover {
         }
     }
 
+    /// Of a request whose engine computes its prompt itself, in whatever way.
+    pub(crate) fn unsplittable() -> Self {
+        Self::not(PrefillSkip::Unsplittable)
+    }
+
     fn not(reason: PrefillSkip) -> Self {
         Self::Not(PrefillNote { skipped: Some(reason), ..PrefillNote::default() })
     }

@@ -99,7 +99,7 @@ impl Settle {
 
     /// Members of the client's body were changed: what the reply's head and the receipt list.
     pub(crate) fn rewrote(&mut self, rewrites: Vec<&'static str>) {
-        self.rewrites = self.told.rewrites().iter().copied().chain(rewrites).collect();
+        self.rewrites.extend(rewrites);
     }
 
     pub(crate) fn rewrites(&self) -> &[&'static str] {

@@ -1,0 +1,180 @@
+//! One message of a conversation: its content blocks as the parts, calls and results of chat messages.
+
+use std::borrow::Cow;
+
+use crate::{
+    RawJson,
+    json::{Array, Object, write_string},
+};
+
+/// Writes what one message becomes: the results of tools are messages of their own, before what else the user said.
+pub(super) fn message(said: &mut Array<'_>, message: RawJson<'_>, at: usize, untranslatable: &mut Option<String>) {
+    let role = message.member("role").and_then(RawJson::string);
+    let content = message.member("content");
+    let (Some(role), Some(content)) = (role, content) else {
+        // The engine's to refuse.
+        said.next().push_str(message.as_str());
+        return;
+    };
+    let Some(blocks) = content.elements() else {
+        let mut plain = said.object();
+        plain.text("role", &role);
+        plain.raw("content", content.as_str());
+        return plain.close();
+    };
+    let mut turn = Turn::default();
+    for block in blocks {
+        match block.member("type").and_then(RawJson::string).as_deref() {
+            Some("text") => turn.text(block),
+            Some("image") => turn.image(block),
+            Some("thinking") => turn.reasoning.extend(block.member("thinking").and_then(RawJson::string)),
+            // Sealed by Anthropic's own servers: nobody else can read it.
+            Some("redacted_thinking") => {}
+            Some("tool_use") => turn.calls.push(block),
+            Some("tool_result") => turn.result(said, block),
+            Some("document") if plain_document(block).is_some() => {
+                turn.parts.extend(plain_document(block).map(Part::Text));
+            }
+            kind => {
+                let kind: String = kind.unwrap_or("").chars().take(60).collect();
+                untranslatable.get_or_insert_with(|| {
+                    format!(
+                        "messages[{at}] has a content block of type {kind:?}, for which the chosen worker has no word: leave it \
+                         out, or send the request to a worker that speaks messages itself"
+                    )
+                });
+            }
+        }
+    }
+    turn.write(said, &role);
+}
+
+/// What one message says, sorted.
+#[derive(Default)]
+struct Turn<'a> {
+    parts: Vec<Part<'a>>,
+    calls: Vec<RawJson<'a>>,
+    reasoning: Vec<Cow<'a, str>>,
+    answered: bool,
+}
+
+enum Part<'a> {
+    Text(Cow<'a, str>),
+    /// Its URL.
+    Image(String),
+}
+
+impl<'a> Turn<'a> {
+    fn text(&mut self, block: RawJson<'a>) {
+        let text = block.member("text").and_then(RawJson::string).filter(|text| !text.is_empty());
+        self.parts.extend(text.map(Part::Text));
+    }
+
+    fn image(&mut self, block: RawJson<'a>) {
+        self.parts.extend(block.member("source").and_then(url).map(Part::Image));
+    }
+
+    /// What a tool said. Pictures have no place there in a chat: they follow with what the user said.
+    fn result(&mut self, said: &mut Array<'_>, block: RawJson<'a>) {
+        self.answered = true;
+        let mut result = said.object();
+        result.text("role", "tool");
+        result.some("tool_call_id", block.member("tool_use_id"));
+        let content = block.member("content");
+        let text = match content {
+            Some(content) if content.elements().is_some() => {
+                let mut texts = Vec::new();
+                for inner in content.elements().into_iter().flatten() {
+                    match inner.member("type").and_then(RawJson::string).as_deref() {
+                        Some("image") => self.image(inner),
+                        _ => texts.extend(inner.member("text").and_then(RawJson::string)),
+                    }
+                }
+                texts.join("\n")
+            }
+            Some(content) => content.string().map_or_else(|| content.as_str().to_owned(), Cow::into_owned),
+            None => String::new(),
+        };
+        result.text("content", &text);
+        result.close();
+    }
+
+    fn write(self, said: &mut Array<'_>, role: &str) {
+        if self.parts.is_empty() && self.calls.is_empty() && (self.reasoning.is_empty() || self.answered) {
+            // A message of results only has been said; an empty one says nothing, and templates refuse it.
+            return;
+        }
+        let mut message = said.object();
+        message.text("role", role);
+        match &self.parts[..] {
+            [] => message.raw("content", "null"),
+            [Part::Text(text)] => message.text("content", text),
+            parts => {
+                let mut list = message.array("content");
+                for part in parts {
+                    part.write(&mut list);
+                }
+                list.close();
+            }
+        }
+        if !self.reasoning.is_empty() {
+            message.text("reasoning_content", &self.reasoning.concat());
+        }
+        if !self.calls.is_empty() {
+            let mut list = message.array("tool_calls");
+            for call in self.calls {
+                write_call(&mut list, call);
+            }
+            list.close();
+        }
+        message.close();
+    }
+}
+
+impl Part<'_> {
+    fn write(&self, list: &mut Array<'_>) {
+        let mut part = list.object();
+        match self {
+            Self::Text(text) => {
+                part.text("type", "text");
+                part.text("text", text);
+            }
+            Self::Image(url) => {
+                part.text("type", "image_url");
+                let mut image: Object<'_> = part.object("image_url");
+                image.text("url", url);
+                image.close();
+            }
+        }
+        part.close();
+    }
+}
+
+fn write_call(list: &mut Array<'_>, call: RawJson<'_>) {
+    let mut one = list.object();
+    one.some("id", call.member("id"));
+    one.text("type", "function");
+    let mut function = one.object("function");
+    function.some("name", call.member("name"));
+    let input = call.member("input").map_or("{}", RawJson::as_str);
+    write_string(function.key("arguments"), input);
+    function.close();
+    one.close();
+}
+
+/// Where a picture is: an address, or its bytes in one.
+fn url(source: RawJson<'_>) -> Option<String> {
+    let text = |key: &str| source.member(key).and_then(RawJson::string);
+    match &*text("type")? {
+        "url" => text("url").map(Cow::into_owned),
+        "base64" => Some(format!("data:{};base64,{}", text("media_type")?, text("data")?)),
+        _ => None,
+    }
+}
+
+/// The text of a document that is one.
+fn plain_document(block: RawJson<'_>) -> Option<Cow<'_, str>> {
+    let source = block.member("source")?;
+    let is_text = source.member("type").and_then(RawJson::string).as_deref() == Some("text");
+    source.member("data").filter(|_| is_text).and_then(RawJson::string)
+}

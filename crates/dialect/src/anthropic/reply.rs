@@ -1,0 +1,149 @@
+//! A whole chat completion as a message.
+
+use std::borrow::Cow;
+
+use crate::{
+    RawJson, Usage,
+    chunk::usage,
+    json::{self, Array, Object},
+};
+
+/// The reply in the words of a message; `None` where it is no chat completion. `model` is the name that the client used.
+///
+/// ```
+/// let chat = br#"{"id":"chatcmpl-1","model":"m","choices":[{"message":{"content":"hi"},"finish_reason":"stop"}],
+///                 "usage":{"prompt_tokens":9,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":8}}}"#;
+/// assert_eq!(
+///     String::from_utf8(dialect::message_from_chat(chat, "m").unwrap()).unwrap(),
+///     r#"{"id":"msg_1","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"hi"}],"stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":1,"cache_creation_input_tokens":0,"cache_read_input_tokens":8,"output_tokens":2}}"#
+/// );
+/// ```
+pub fn message_from_chat(body: &[u8], model: &str) -> Option<Vec<u8>> {
+    let reply = json::whole(std::str::from_utf8(body).ok()?).ok()?;
+    let choice = reply.member("choices")?.elements()?.next()?;
+    let said = choice.member("message")?;
+    let mut out = String::with_capacity(body.len() + 256);
+    let mut message = Object::open(&mut out);
+    let named = reply.member("model").and_then(RawJson::string);
+    let id = reply.member("id").and_then(RawJson::string);
+    head(&mut message, &message_id(id.as_deref()), named.as_deref().unwrap_or(model));
+    let mut content = message.array("content");
+    if let Some(thought) = text_of(said, &["reasoning_content", "reasoning"]) {
+        let mut block = content.object();
+        block.text("type", "thinking");
+        block.text("thinking", &thought);
+        block.text("signature", "");
+        block.close();
+    }
+    if let Some(text) = text_of(said, &["content", "refusal"]) {
+        let mut block = content.object();
+        block.text("type", "text");
+        block.text("text", &text);
+        block.close();
+    }
+    let mut called = false;
+    for call in said.member("tool_calls").and_then(RawJson::elements).into_iter().flatten() {
+        called |= tool_use(&mut content, call).is_some();
+    }
+    content.close();
+    let finish = choice.member("finish_reason").and_then(RawJson::string);
+    let stop = Stop::of(finish.as_deref(), choice.member("stop_reason"), called);
+    stop.write(&mut message);
+    let counted = reply.member("usage").and_then(usage).unwrap_or_default();
+    write_usage(&mut message, counted);
+    message.close();
+    Some(out.into_bytes())
+}
+
+/// The members with which every message begins.
+pub(super) fn head(message: &mut Object<'_>, id: &str, model: &str) {
+    message.text("id", id);
+    message.text("type", "message");
+    message.text("role", "assistant");
+    message.text("model", model);
+}
+
+/// An id of a message, made of that of the completion.
+pub(super) fn message_id(completion: Option<&str>) -> String {
+    let id = completion.unwrap_or("0");
+    format!("msg_{}", id.strip_prefix("chatcmpl-").unwrap_or(id))
+}
+
+/// The first of these members that says something.
+fn text_of<'a>(said: RawJson<'a>, names: &[&str]) -> Option<Cow<'a, str>> {
+    names.iter().find_map(|name| said.member(name).and_then(RawJson::string).filter(|text| !text.is_empty()))
+}
+
+fn tool_use(content: &mut Array<'_>, call: RawJson<'_>) -> Option<()> {
+    let function = call.member("function")?;
+    let name = function.member("name").and_then(RawJson::string)?;
+    let arguments = function.member("arguments");
+    // Some engines give the object itself.
+    let arguments = arguments.map(|given| given.string().unwrap_or(Cow::Borrowed(given.as_str())));
+    let mut block = content.object();
+    block.text("type", "tool_use");
+    block.text("id", &call.member("id").and_then(RawJson::string).unwrap_or_default());
+    block.text("name", &name);
+    input(&mut block, arguments.as_deref().unwrap_or_default());
+    block.close();
+    Some(())
+}
+
+/// What a tool is called with: an object, in every case. A model may have written something else: then that is in it as
+/// text.
+fn input(block: &mut Object<'_>, arguments: &str) {
+    if arguments.trim().is_empty() {
+        return block.raw("input", "{}");
+    }
+    match json::whole(arguments) {
+        Ok(value) if value.members().is_some() => block.raw("input", value.as_str()),
+        _ => {
+            let mut unread = block.object("input");
+            unread.text("arguments", arguments);
+            unread.close();
+        }
+    }
+}
+
+/// Why a message ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stop {
+    reason: &'static str,
+    sequence: Option<String>,
+}
+
+impl Stop {
+    /// `matched`: vLLM names there the text that ended the reply.
+    pub(super) fn of(finish_reason: Option<&str>, matched: Option<RawJson<'_>>, called: bool) -> Self {
+        let sequence = matched.and_then(RawJson::string).map(Cow::into_owned);
+        let reason = match finish_reason {
+            // An engine that was told which tool to call says that it stopped.
+            Some("stop") | None if called => "tool_use",
+            Some("stop") if sequence.is_some() => "stop_sequence",
+            Some("length") => "max_tokens",
+            Some("tool_calls" | "function_call") => "tool_use",
+            Some("content_filter") => "refusal",
+            _ => "end_turn",
+        };
+        Self { reason, sequence: sequence.filter(|_| reason == "stop_sequence") }
+    }
+
+    pub(super) fn write(&self, object: &mut Object<'_>) {
+        object.text("stop_reason", self.reason);
+        match &self.sequence {
+            Some(sequence) => object.text("stop_sequence", sequence),
+            None => object.raw("stop_sequence", "null"),
+        }
+    }
+}
+
+/// The tokens, counted as Anthropic does: those that came from the cache stand apart from the input.
+pub(super) fn write_usage(object: &mut Object<'_>, counted: Usage) {
+    let cached = counted.cached_tokens.unwrap_or(0).min(counted.prompt_tokens);
+    let mut usage = object.object("usage");
+    usage.number("input_tokens", counted.prompt_tokens - cached);
+    usage.number("cache_creation_input_tokens", 0);
+    usage.number("cache_read_input_tokens", cached);
+    usage.number("output_tokens", counted.completion_tokens);
+    usage.close();
+}

@@ -1,0 +1,150 @@
+//! A request for a message as one for a chat completion.
+
+use super::{blocks, tools};
+use crate::{
+    RawJson, ViewError,
+    json::{self, Array, Object},
+    prefix_key::content_text,
+    tokenize::fields,
+};
+
+/// A request for a chat completion that asks for the same as one for a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Translated {
+    /// The body for `/v1/chat/completions`.
+    pub body: Vec<u8>,
+    /// What of the request no chat can say; then [`Self::body`] is only good to be routed by.
+    pub untranslatable: Option<String>,
+}
+
+/// Members that are read here. Others are carried on as they stand.
+const KEYS: [&str; 16] = [
+    "model",
+    "messages",
+    "system",
+    "max_tokens",
+    "stop_sequences",
+    "stream",
+    "tools",
+    "tool_choice",
+    "metadata",
+    "output_config",
+    "output_format",
+    "thinking",
+    "stream_options",
+    // These speak to Anthropic's own servers and change no answer of an engine.
+    "service_tier",
+    "cache_control",
+    "context_management",
+];
+
+/// Says the request in the words of a chat completion. The order of members that are carried on stays.
+///
+/// ```
+/// use dialect::messages_to_chat;
+///
+/// let body = br#"{"model":"m","max_tokens":9,"system":"Be brief.","messages":[{"role":"user","content":"hi"}],"top_k":4}"#;
+/// let chat = messages_to_chat(body).unwrap();
+/// assert_eq!(
+///     String::from_utf8(chat.body).unwrap(),
+///     r#"{"model":"m","messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"hi"}],"max_tokens":9,"top_k":4}"#
+/// );
+/// ```
+///
+/// # Errors
+///
+/// Where the body is not one JSON object in UTF-8, or has a member twice that is read here.
+pub fn messages_to_chat(body: &[u8]) -> Result<Translated, ViewError> {
+    let [
+        model,
+        messages,
+        system,
+        max_tokens,
+        stop_sequences,
+        stream,
+        tools,
+        tool_choice,
+        metadata,
+        output_config,
+        output_format,
+        _thinking,
+        _,
+        _,
+        _,
+        _,
+    ] = fields(body, KEYS)?.map(there);
+    // `fields` has read it as text.
+    let text = std::str::from_utf8(body).unwrap_or_default();
+    let mut untranslatable = None;
+    let mut out = String::with_capacity(text.len() + 256);
+    let mut chat = Object::open(&mut out);
+    chat.some("model", model);
+    match messages {
+        // What is no list is the engine's to refuse.
+        Some(value) if value.elements().is_none() => chat.raw("messages", value.as_str()),
+        _ => {
+            let mut said = chat.array("messages");
+            said_by_system(&mut said, system);
+            for (at, message) in messages.and_then(RawJson::elements).into_iter().flatten().enumerate() {
+                blocks::message(&mut said, message, at, &mut untranslatable);
+            }
+            said.close();
+        }
+    }
+    chat.some("max_tokens", max_tokens);
+    chat.some("stop", stop_sequences);
+    chat.some("stream", stream);
+    if stream.and_then(RawJson::flag) == Some(true) {
+        chat.raw("stream_options", r#"{"include_usage":true}"#);
+    }
+    tools::tools(&mut chat, tools, &mut untranslatable);
+    tools::choice(&mut chat, tool_choice);
+    let user = metadata.and_then(|metadata| metadata.member("user_id"));
+    chat.some("user", user);
+    let format = output_config.and_then(|config| config.member("format")).or(output_format);
+    let formatted = format.is_some_and(|format| schema(&mut chat, format));
+    let written = |name: &str| match name {
+        "stop" => stop_sequences.is_some(),
+        "user" => user.is_some(),
+        "parallel_tool_calls" => tool_choice.is_some(),
+        "response_format" => formatted,
+        _ => KEYS.contains(&name),
+    };
+    for (key, value) in json::members(text).flatten() {
+        let name = json::decode(key);
+        if !written(&name) {
+            chat.raw(&name, value.as_str());
+        }
+    }
+    chat.close();
+    Ok(Translated { body: out.into_bytes(), untranslatable })
+}
+
+fn there(value: Option<RawJson<'_>>) -> Option<RawJson<'_>> {
+    value.filter(|value| !value.is_null())
+}
+
+/// The system prompt as the first message: its text blocks follow each other without anything between them, as engines
+/// that take messages themselves join them.
+fn said_by_system(said: &mut Array<'_>, system: Option<RawJson<'_>>) {
+    let Some(text) = system.and_then(content_text).filter(|text| !text.is_empty()) else { return };
+    let mut message = said.object();
+    message.text("role", "system");
+    message.text("content", &text);
+    message.close();
+}
+
+/// Whether the reply's schema could be passed on.
+fn schema(chat: &mut Object<'_>, format: RawJson<'_>) -> bool {
+    let is_schema = format.member("type").and_then(RawJson::string).as_deref() == Some("json_schema");
+    let Some(schema) = format.member("schema").filter(|_| is_schema) else { return false };
+    let mut format = chat.object("response_format");
+    format.text("type", "json_schema");
+    let mut wanted = format.object("json_schema");
+    wanted.text("name", "reply");
+    wanted.some("schema", Some(schema));
+    wanted.raw("strict", "true");
+    wanted.close();
+    format.close();
+    true
+}

@@ -1,0 +1,324 @@
+//! A stream of chat completion chunks as the events of a message.
+//!
+//! One block is open at a time: text, thinking or a tool's call, and whatever begins another one ends it. What is kept
+//! between events is the number of blocks, the tools that were begun, and one call whose name has not come yet.
+//!
+//! **Invariant**: events come in Anthropic's order, whatever the chunks do; what does not fit into it ends the stream with
+//! an error.
+
+use super::{
+    error,
+    reply::{Stop, head, message_id, write_usage},
+};
+use crate::{
+    RawJson, Usage,
+    chunk::usage,
+    is_done,
+    json::{self, Object},
+};
+
+/// Calls in one message.
+const MOST_CALLS: usize = 256;
+/// Bytes of a call's arguments that may come before its name.
+const MOST_UNNAMED: usize = 64 * 1024;
+
+/// What one chunk led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Streamed {
+    /// More may come.
+    Going,
+    /// The message is whole: its last event has been written.
+    Whole,
+    /// The chunks cannot be a message, or were an error: an `error` event has been written and no end must follow.
+    Failed,
+}
+
+/// The state between the chunks of one stream.
+#[derive(Debug)]
+pub struct MessageStream {
+    /// The name that the client used.
+    model: String,
+    /// Told where the message starts, before the engine says what it counted.
+    prompt_tokens: u32,
+    state: State,
+    /// Blocks begun so far; the last one is open if `open` says so.
+    blocks: u32,
+    open: Option<Open>,
+    /// The calls begun, by the engine's numbers.
+    calls: Vec<u32>,
+    unnamed: Option<Unnamed>,
+    stop: Option<Stop>,
+    usage: Option<Usage>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Before,
+    Begun,
+    Over,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Open {
+    Text,
+    Thinking,
+    Call(u32),
+}
+
+/// A call whose name is still to come.
+#[derive(Debug)]
+struct Unnamed {
+    number: u32,
+    id: String,
+    arguments: String,
+}
+
+/// Why the chunks cannot be a message.
+type Broken = &'static str;
+
+impl MessageStream {
+    /// At the start of a stream that answers a request for `model`; `prompt_tokens` is what its prompt is counted here.
+    pub fn new(model: impl Into<String>, prompt_tokens: u32) -> Self {
+        Self {
+            model: model.into(),
+            prompt_tokens,
+            state: State::Before,
+            blocks: 0,
+            open: None,
+            calls: Vec::new(),
+            unnamed: None,
+            stop: None,
+            usage: None,
+        }
+    }
+
+    /// Takes the data of the next event, and writes the events that follow from it to `out`.
+    ///
+    /// ```
+    /// use dialect::{MessageStream, Streamed};
+    ///
+    /// let mut out = Vec::new();
+    /// let mut stream = MessageStream::new("m", 3);
+    /// let chunk = br#"{"id":"chatcmpl-1","choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":"stop"}]}"#;
+    /// assert_eq!(stream.push(chunk, &mut out), Streamed::Going);
+    /// assert_eq!(stream.push(b"[DONE]", &mut out), Streamed::Whole);
+    /// assert!(out.starts_with(b"event: message_start\ndata: {"));
+    /// assert!(out.ends_with(b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"));
+    /// ```
+    pub fn push(&mut self, data: &[u8], out: &mut Vec<u8>) -> Streamed {
+        if self.state == State::Over {
+            return Streamed::Whole;
+        }
+        if is_done(data) {
+            return self.finish(out);
+        }
+        let chunk = std::str::from_utf8(data).ok().and_then(|text| json::whole(text).ok());
+        let Some(chunk) = chunk.filter(|chunk| chunk.members().is_some()) else {
+            return self.fail(out, "the worker's stream is no chat completion");
+        };
+        if let Some(said) = chunk.member("error") {
+            let status = said.member("code").and_then(RawJson::integer).and_then(|code| u16::try_from(code).ok());
+            let text = said.member("message").and_then(RawJson::string).or_else(|| said.string());
+            let event = error::in_stream(status, text.as_deref().unwrap_or("the worker's reply broke off"));
+            return self.failed_with(out, &event);
+        }
+        match self.chunk(chunk, out) {
+            Ok(()) => Streamed::Going,
+            Err(why) => self.fail(out, why),
+        }
+    }
+
+    /// The worker's stream ended, or said that it is complete. Without a reason why it finished it was cut: nothing is
+    /// written, and [`Streamed::Going`] says that it is not whole.
+    pub fn finish(&mut self, out: &mut Vec<u8>) -> Streamed {
+        let Some(stop) = self.stop.clone().filter(|_| self.state == State::Begun) else {
+            return if self.state == State::Over { Streamed::Whole } else { Streamed::Going };
+        };
+        if self.unnamed.is_some() {
+            return self.fail(out, "the worker's stream has a call without a name");
+        }
+        self.close(out);
+        event(out, "message_delta", |object| {
+            let mut delta = object.object("delta");
+            stop.write(&mut delta);
+            delta.close();
+            let counted = self.usage.unwrap_or(Usage { prompt_tokens: self.prompt_tokens, ..Usage::default() });
+            write_usage(object, counted);
+        });
+        event(out, "message_stop", |_| {});
+        self.state = State::Over;
+        Streamed::Whole
+    }
+
+    fn chunk(&mut self, chunk: RawJson<'_>, out: &mut Vec<u8>) -> Result<(), Broken> {
+        self.usage = chunk.member("usage").and_then(usage).or(self.usage);
+        if self.state == State::Before {
+            self.begin(chunk, out);
+        }
+        // Only one choice was asked for.
+        let Some(choice) = chunk.member("choices").and_then(|all| all.elements()?.next()) else { return Ok(()) };
+        if let Some(delta) = choice.member("delta") {
+            for name in ["reasoning_content", "reasoning"] {
+                let text = delta.member(name).and_then(RawJson::string).filter(|text| !text.is_empty());
+                if let Some(text) = text {
+                    self.say(Open::Thinking, &text, out);
+                    break;
+                }
+            }
+            for name in ["content", "refusal"] {
+                if let Some(text) = delta.member(name).and_then(RawJson::string).filter(|text| !text.is_empty()) {
+                    self.say(Open::Text, &text, out);
+                }
+            }
+            for call in delta.member("tool_calls").and_then(RawJson::elements).into_iter().flatten() {
+                self.call(call, out)?;
+            }
+        }
+        if let Some(reason) = choice.member("finish_reason").and_then(RawJson::string) {
+            self.stop = Some(Stop::of(Some(&reason), choice.member("stop_reason"), !self.calls.is_empty()));
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, chunk: RawJson<'_>, out: &mut Vec<u8>) {
+        self.state = State::Begun;
+        let id = chunk.member("id").and_then(RawJson::string);
+        let named = chunk.member("model").and_then(RawJson::string);
+        let counted = self.usage.unwrap_or(Usage { prompt_tokens: self.prompt_tokens, ..Usage::default() });
+        event(out, "message_start", |object| {
+            let mut message = object.object("message");
+            head(&mut message, &message_id(id.as_deref()), named.as_deref().unwrap_or(&self.model));
+            message.raw("content", "[]");
+            message.raw("stop_reason", "null");
+            message.raw("stop_sequence", "null");
+            write_usage(&mut message, counted);
+            message.close();
+        });
+    }
+
+    /// A piece of text or of thought.
+    fn say(&mut self, kind: Open, text: &str, out: &mut Vec<u8>) {
+        let (word, delta) =
+            if kind == Open::Thinking { ("thinking", "thinking_delta") } else { ("text", "text_delta") };
+        if self.open != Some(kind) {
+            self.open_block(kind, out, |block| {
+                block.text("type", word);
+                block.text(word, "");
+                if kind == Open::Thinking {
+                    block.text("signature", "");
+                }
+            });
+        }
+        self.delta(out, delta, word, text);
+    }
+
+    /// A piece of a call.
+    fn call(&mut self, call: RawJson<'_>, out: &mut Vec<u8>) -> Result<(), Broken> {
+        let function = call.member("function");
+        let text = |value: Option<RawJson<'_>>| value.and_then(RawJson::string).unwrap_or_default().into_owned();
+        let (id, name) = (text(call.member("id")), text(function.and_then(|function| function.member("name"))));
+        let arguments = text(function.and_then(|function| function.member("arguments")));
+        let number = call.member("index").and_then(RawJson::integer).and_then(|index| u32::try_from(index).ok());
+        // Without a number, a new id is a new call.
+        let number = number.unwrap_or_else(|| {
+            let next = u32::try_from(self.calls.len()).unwrap_or(u32::MAX);
+            if id.is_empty() { next.saturating_sub(1) } else { next }
+        });
+        if self.calls.contains(&number) {
+            if self.open != Some(Open::Call(number)) {
+                return Err("the worker's stream goes back to a call that had ended");
+            }
+            if !arguments.is_empty() {
+                self.delta(out, "input_json_delta", "partial_json", &arguments);
+            }
+            return Ok(());
+        }
+        let mut begun = match self.unnamed.take() {
+            Some(unnamed) if unnamed.number == number => unnamed,
+            Some(_) => return Err("the worker's stream has a call without a name"),
+            None => Unnamed { number, id: String::new(), arguments: String::new() },
+        };
+        if begun.id.is_empty() {
+            begun.id = id;
+        }
+        begun.arguments += &arguments;
+        if name.is_empty() {
+            if begun.arguments.len() > MOST_UNNAMED {
+                return Err("the worker's stream has a call without a name");
+            }
+            self.unnamed = Some(begun);
+            return Ok(());
+        }
+        if self.calls.len() >= MOST_CALLS {
+            return Err("the worker's stream has more than 256 calls");
+        }
+        self.calls.push(number);
+        self.open_block(Open::Call(number), out, |block| {
+            block.text("type", "tool_use");
+            block.text("id", &begun.id);
+            block.text("name", &name);
+            block.raw("input", "{}");
+        });
+        if !begun.arguments.is_empty() {
+            self.delta(out, "input_json_delta", "partial_json", &begun.arguments);
+        }
+        Ok(())
+    }
+
+    fn open_block(&mut self, kind: Open, out: &mut Vec<u8>, describe: impl FnOnce(&mut Object<'_>)) {
+        self.close(out);
+        let index = self.blocks;
+        event(out, "content_block_start", |object| {
+            object.number("index", index);
+            let mut block = object.object("content_block");
+            describe(&mut block);
+            block.close();
+        });
+        self.blocks += 1;
+        self.open = Some(kind);
+    }
+
+    fn delta(&self, out: &mut Vec<u8>, kind: &str, member: &str, text: &str) {
+        event(out, "content_block_delta", |object| {
+            object.number("index", self.blocks.saturating_sub(1));
+            let mut delta = object.object("delta");
+            delta.text("type", kind);
+            delta.text(member, text);
+            delta.close();
+        });
+    }
+
+    fn close(&mut self, out: &mut Vec<u8>) {
+        if self.open.take().is_some() {
+            event(out, "content_block_stop", |object| object.number("index", self.blocks.saturating_sub(1)));
+        }
+    }
+
+    fn fail(&mut self, out: &mut Vec<u8>, why: Broken) -> Streamed {
+        let message = format!("{why}: what came before this event is incomplete");
+        let event = error::in_stream(None, &message);
+        self.failed_with(out, &event)
+    }
+
+    fn failed_with(&mut self, out: &mut Vec<u8>, data: &[u8]) -> Streamed {
+        self.state = State::Over;
+        out.extend_from_slice(b"event: error\ndata: ");
+        out.extend_from_slice(data);
+        out.extend_from_slice(b"\n\n");
+        Streamed::Failed
+    }
+}
+
+/// Writes one event; its name is also the first member of its data.
+fn event(out: &mut Vec<u8>, name: &str, describe: impl FnOnce(&mut Object<'_>)) {
+    let mut text = String::with_capacity(160);
+    text.push_str("event: ");
+    text.push_str(name);
+    text.push_str("\ndata: ");
+    let mut object = Object::open(&mut text);
+    object.text("type", name);
+    describe(&mut object);
+    object.close();
+    text.push_str("\n\n");
+    out.extend_from_slice(text.as_bytes());
+}

@@ -1,0 +1,117 @@
+//! Marks the system prompt of a message as cacheable, for servers that cache only what is marked (contract CK21).
+
+use crate::{Edit, RawJson, json, json::write_string, splice};
+
+/// Markers that one request may have.
+const MOST: usize = 4;
+const MARKER: &str = "cache_control";
+const EPHEMERAL: &str = r#"{"type":"ephemeral"}"#;
+
+/// The body with markers on its system blocks, of which the last ones go first where not all may have one: a marker covers
+/// all that comes before it. `None` where nothing is to be marked.
+///
+/// ```
+/// let body = br#"{"system":"You are terse.","max_tokens":9}"#;
+/// assert_eq!(
+///     dialect::with_cache_control(body).unwrap(),
+///     br#"{"system":[{"type":"text","text":"You are terse.","cache_control":{"type":"ephemeral"}}],"max_tokens":9}"#
+/// );
+/// ```
+pub fn with_cache_control(body: &[u8]) -> Option<Vec<u8>> {
+    let text = std::str::from_utf8(body).ok()?;
+    let left = MOST.saturating_sub(markers(text));
+    let system = json::members(text).flatten().filter(|(key, _)| json::decode(key) == "system").last()?.1;
+    if left == 0 {
+        return None;
+    }
+    if let Some(said) = system.string() {
+        if said.is_empty() {
+            return None;
+        }
+        let mut block = String::with_capacity(said.len() + 80);
+        block.push_str(r#"[{"type":"text","text":"#);
+        write_string(&mut block, &said);
+        block.push_str(r#","cache_control":"#);
+        block.push_str(EPHEMERAL);
+        block.push_str("}]");
+        return splice(body, &[Edit::Set("system", &block)]).ok();
+    }
+    let mut blocks: Vec<(RawJson<'_>, Option<String>)> = system.elements()?.map(|block| (block, None)).collect();
+    for (block, marked) in blocks.iter_mut().rev().filter(|(block, _)| may_be_marked(*block)).take(left) {
+        let spliced = splice(block.as_str().as_bytes(), &[Edit::Set(MARKER, EPHEMERAL)]).ok()?;
+        *marked = Some(String::from_utf8(spliced).ok()?);
+    }
+    let any = blocks.iter().any(|(_, marked)| marked.is_some());
+    let blocks: Vec<&str> = blocks.iter().map(|(block, marked)| marked.as_deref().unwrap_or(block.as_str())).collect();
+    let list = format!("[{}]", blocks.join(","));
+    any.then(|| splice(body, &[Edit::Set("system", &list)]).ok()).flatten()
+}
+
+/// A block of text without a marker. An empty one may have none.
+fn may_be_marked(block: RawJson<'_>) -> bool {
+    let is_text = block.member("type").and_then(RawJson::string).as_deref() == Some("text");
+    let says = block.member("text").and_then(RawJson::string).is_some_and(|text| !text.is_empty());
+    is_text && says && block.member(MARKER).is_none()
+}
+
+/// Markers anywhere in the body, counted by their names. Another member of that name counts too: then one less is set.
+fn markers(text: &str) -> usize {
+    let is_key = |rest: &str| rest.trim_start().starts_with(':');
+    text.split("\"cache_control\"").skip(1).filter(|rest| is_key(rest)).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    fn marked(body: &str) -> Option<String> {
+        with_cache_control(body.as_bytes()).map(|body| String::from_utf8(body).expect("text"))
+    }
+
+    const BLOCK: &str = r#"{"type":"text","text":"a"}"#;
+    const MARKED: &str = r#"{"type":"text","text":"a","cache_control":{"type":"ephemeral"}}"#;
+
+    #[test]
+    #[contract("CK21")]
+    fn every_system_block_gains_a_marker_and_other_bytes_stay() {
+        let body = format!(r#"{{ "x": 1e2, "system": [{BLOCK},{BLOCK}], "y" :"ä"}}"#);
+        assert_eq!(marked(&body), Some(format!(r#"{{ "x": 1e2, "system": [{MARKED},{MARKED}], "y" :"ä"}}"#)));
+    }
+
+    #[test]
+    #[contract("CK21")]
+    fn markers_that_are_there_stay_as_they_are() {
+        let own = r#"{"type":"text","text":"a","cache_control":{"type":"ephemeral","ttl":"1h"}}"#;
+        assert_eq!(marked(&format!(r#"{{"system":[{own}]}}"#)), None);
+        assert_eq!(
+            marked(&format!(r#"{{"system":[{own},{BLOCK}]}}"#)),
+            Some(format!(r#"{{"system":[{own},{MARKED}]}}"#))
+        );
+    }
+
+    #[test]
+    #[contract("CK21")]
+    fn a_request_never_has_more_than_four() {
+        let six = [BLOCK; 6].join(",");
+        let four = marked(&format!(r#"{{"system":[{six}]}}"#)).expect("marked");
+        assert_eq!(four, format!(r#"{{"system":[{}]}}"#, [BLOCK, BLOCK, MARKED, MARKED, MARKED, MARKED].join(",")));
+        let said =
+            format!(r#"{{"messages":[{{"role":"user","content":[{}]}}],"system":[{six}]}}"#, [MARKED; 3].join(","));
+        assert_eq!(markers(&marked(&said).expect("one more")), 4);
+        let full = format!(r#"{{"messages":[{{"role":"user","content":[{}]}}],"system":"a"}}"#, [MARKED; 4].join(","));
+        assert_eq!(marked(&full), None);
+    }
+
+    #[test]
+    #[contract("CK21")]
+    fn without_a_system_prompt_nothing_changes() {
+        for body in
+            [r#"{"messages":[]}"#, r#"{"system":""}"#, r#"{"system":[]}"#, r#"{"system":null}"#, r#"{"system":7}"#, "["]
+        {
+            assert_eq!(marked(body), None, "{body}");
+        }
+        assert!(marked(r#"{"system":"say \"cache_control\": four times"}"#).is_some());
+    }
+}

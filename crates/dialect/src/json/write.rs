@@ -1,0 +1,89 @@
+//! Writes objects and lists into a text, member by member.
+
+use super::{RawJson, write_string};
+
+/// An object being written. [`Self::close`] ends it.
+#[derive(Debug)]
+pub(crate) struct Object<'o> {
+    out: &'o mut String,
+    empty: bool,
+}
+
+impl<'o> Object<'o> {
+    pub(crate) fn open(out: &'o mut String) -> Self {
+        out.push('{');
+        Self { out, empty: true }
+    }
+
+    /// Where the value of this member goes: exactly one must be written.
+    pub(crate) fn key(&mut self, name: &str) -> &mut String {
+        if !std::mem::replace(&mut self.empty, false) {
+            self.out.push(',');
+        }
+        write_string(self.out, name);
+        self.out.push(':');
+        self.out
+    }
+
+    pub(crate) fn text(&mut self, name: &str, value: &str) {
+        write_string(self.key(name), value);
+    }
+
+    /// A value that is JSON already.
+    pub(crate) fn raw(&mut self, name: &str, json: &str) {
+        self.key(name).push_str(json);
+    }
+
+    /// The value, where there is one.
+    pub(crate) fn some(&mut self, name: &str, value: Option<RawJson<'_>>) {
+        if let Some(value) = value {
+            self.raw(name, value.as_str());
+        }
+    }
+
+    pub(crate) fn number(&mut self, name: &str, value: u32) {
+        self.raw(name, &value.to_string());
+    }
+
+    pub(crate) fn object(&mut self, name: &str) -> Object<'_> {
+        Object::open(self.key(name))
+    }
+
+    pub(crate) fn array(&mut self, name: &str) -> Array<'_> {
+        Array::open(self.key(name))
+    }
+
+    pub(crate) fn close(self) {
+        self.out.push('}');
+    }
+}
+
+/// A list being written. [`Self::close`] ends it.
+#[derive(Debug)]
+pub(crate) struct Array<'o> {
+    out: &'o mut String,
+    empty: bool,
+}
+
+impl<'o> Array<'o> {
+    pub(crate) fn open(out: &'o mut String) -> Self {
+        out.push('[');
+        Self { out, empty: true }
+    }
+
+    /// Where the next element goes: exactly one must be written.
+    pub(crate) fn next(&mut self) -> &mut String {
+        if !std::mem::replace(&mut self.empty, false) {
+            self.out.push(',');
+        }
+        self.out
+    }
+
+    pub(crate) fn object(&mut self) -> Object<'_> {
+        Object::open(self.next())
+    }
+
+    pub(crate) fn close(self) {
+        self.out.push(']');
+    }
+}

@@ -1,0 +1,228 @@
+//! What routing reads of a request to `/v1/responses`. The request itself is forwarded as it came.
+//!
+//! Such a request is routed by the chat that it most likely becomes at an engine. Where parts of it lie at the engine
+//! (an earlier response) or have no form in a chat, the chat only resembles what is computed.
+
+use std::borrow::Cow;
+
+use crate::{
+    Fidelity, RawJson, ViewError,
+    json::{self, Array, Object},
+    tokenize::fields,
+};
+
+/// What routing knows of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResponsesView<'a> {
+    /// The engine keeps the response, so that a later request may go on from it.
+    pub stored: bool,
+    /// The response that this request goes on from.
+    pub previous: Option<Cow<'a, str>>,
+    /// The chat that stands in for the request.
+    pub chat: Vec<u8>,
+    /// Whether the engine computes that chat, or something else and more.
+    pub fidelity: Fidelity,
+}
+
+const KEYS: [&str; 11] = [
+    "model",
+    "input",
+    "instructions",
+    "tools",
+    "store",
+    "previous_response_id",
+    "conversation",
+    "max_output_tokens",
+    // Of other forms than in a chat.
+    "tool_choice",
+    "messages",
+    "reasoning",
+];
+
+/// Reads the body.
+///
+/// ```
+/// use dialect::{Fidelity, responses_view};
+///
+/// let view = responses_view(br#"{"model":"m","instructions":"Be brief.","input":"hi","store":false}"#).unwrap();
+/// assert!(!view.stored && view.fidelity == Fidelity::Exact);
+/// assert_eq!(
+///     String::from_utf8(view.chat).unwrap(),
+///     r#"{"model":"m","messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"hi"}]}"#
+/// );
+/// ```
+///
+/// # Errors
+///
+/// Where the body is not one JSON object in UTF-8, or has a member twice that is read here.
+pub fn responses_view(body: &[u8]) -> Result<ResponsesView<'_>, ViewError> {
+    let [model, input, instructions, tools, store, previous, conversation, max_tokens, _, _, _] =
+        fields(body, KEYS)?.map(|value| value.filter(|value| !value.is_null()));
+    // `fields` has read it as text.
+    let text = std::str::from_utf8(body).unwrap_or_default();
+    let previous = previous.and_then(RawJson::string);
+    let mut approximate = previous.is_some() || conversation.is_some();
+    let mut out = String::with_capacity(text.len() + 128);
+    let mut chat = Object::open(&mut out);
+    chat.some("model", model);
+    let mut said = chat.array("messages");
+    if let Some(text) = instructions.and_then(RawJson::string).filter(|text| !text.is_empty()) {
+        message(&mut said, "system", &text);
+    }
+    match input.and_then(RawJson::string) {
+        Some(text) => message(&mut said, "user", &text),
+        None => {
+            for item in input.and_then(RawJson::elements).into_iter().flatten() {
+                if !plain_message(&mut said, item) {
+                    approximate = true;
+                    said.next().push_str(item.as_str());
+                }
+            }
+        }
+    }
+    said.close();
+    approximate |= tools.is_some_and(|tools| !functions(&mut chat, tools));
+    chat.some("max_tokens", max_tokens);
+    for (key, value) in json::members(text).flatten() {
+        let name = json::decode(key);
+        if !KEYS.contains(&&*name) {
+            chat.raw(&name, value.as_str());
+        }
+    }
+    chat.close();
+    // Kept unless the client says otherwise: what engines make of silence differs, and this is the careful reading.
+    let stored = store.and_then(RawJson::flag).unwrap_or(true);
+    let fidelity = if approximate { Fidelity::Likeness } else { Fidelity::Exact };
+    Ok(ResponsesView { stored, previous, chat: out.into_bytes(), fidelity })
+}
+
+fn message(said: &mut Array<'_>, role: &str, text: &str) {
+    let mut message = said.object();
+    message.text("role", role);
+    message.text("content", text);
+    message.close();
+}
+
+/// Writes an item that is a message of text, and says whether it was one.
+fn plain_message(said: &mut Array<'_>, item: RawJson<'_>) -> bool {
+    let kind = item.member("type").and_then(RawJson::string);
+    let Some(role) = item.member("role").and_then(RawJson::string) else { return false };
+    let Some(content) = item.member("content").filter(|_| kind.is_none_or(|kind| kind == "message")) else {
+        return false;
+    };
+    if let Some(text) = content.string() {
+        message(said, &role, &text);
+        return true;
+    }
+    let mut texts = Vec::new();
+    for part in content.elements().into_iter().flatten() {
+        let kind = part.member("type").and_then(RawJson::string);
+        if !matches!(kind.as_deref(), Some("input_text" | "output_text" | "text")) {
+            return false;
+        }
+        let Some(text) = part.member("text").and_then(RawJson::string) else { return false };
+        texts.push(text);
+    }
+    match &texts[..] {
+        [] => false,
+        [text] => {
+            message(said, &role, text);
+            true
+        }
+        texts => {
+            let mut several = said.object();
+            several.text("role", &role);
+            let mut parts = several.array("content");
+            for text in texts {
+                let mut part = parts.object();
+                part.text("type", "text");
+                part.text("text", text);
+                part.close();
+            }
+            parts.close();
+            several.close();
+            true
+        }
+    }
+}
+
+/// Writes the tools, and says whether all of them are functions.
+fn functions(chat: &mut Object<'_>, tools: RawJson<'_>) -> bool {
+    let Some(elements) = tools.elements() else { return false };
+    let mut all = true;
+    let mut list = chat.array("tools");
+    for tool in elements {
+        if tool.member("type").and_then(RawJson::string).as_deref() != Some("function") {
+            all = false;
+            continue;
+        }
+        let mut one = list.object();
+        one.text("type", "function");
+        let mut function = one.object("function");
+        for name in ["name", "description", "parameters", "strict"] {
+            function.some(name, tool.member(name));
+        }
+        function.close();
+        one.close();
+    }
+    list.close();
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Dialect, PromptPart, view};
+
+    fn read(body: &str) -> (bool, bool, String) {
+        let view = responses_view(body.as_bytes()).expect("a good body");
+        (view.stored, view.fidelity == Fidelity::Likeness, String::from_utf8(view.chat).expect("text"))
+    }
+
+    #[test]
+    fn a_response_is_kept_unless_the_request_says_otherwise() {
+        assert!(read(r#"{"model":"m","input":"a"}"#).0);
+        assert!(read(r#"{"model":"m","input":"a","store":null}"#).0);
+        assert!(read(r#"{"model":"m","input":"a","store":true}"#).0);
+        assert!(!read(r#"{"model":"m","input":"a","store":false}"#).0);
+    }
+
+    #[test]
+    fn items_of_text_are_the_messages_of_a_chat() {
+        let (_, approximate, chat) = read(
+            r#"{"model":"m","input":[{"role":"developer","content":"d"},
+                {"type":"message","role":"user","content":[{"type":"input_text","text":"a"},{"type":"input_text","text":"b"}]},
+                {"type":"message","role":"assistant","content":[{"type":"output_text","text":"c"}]}],
+                "tools":[{"type":"function","name":"f","parameters":{"type":"object"}}],"max_output_tokens":5,"temperature":0}"#,
+        );
+        assert!(!approximate);
+        assert_eq!(
+            chat,
+            concat!(
+                r#"{"model":"m","messages":[{"role":"developer","content":"d"},"#,
+                r#"{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},"#,
+                r#"{"role":"assistant","content":"c"}],"#,
+                r#""tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}],"#,
+                r#""max_tokens":5,"temperature":0}"#
+            )
+        );
+        let seen = view(Dialect::Chat, chat.as_bytes()).expect("a chat");
+        assert_eq!(seen.max_tokens, Some(5));
+        assert!(matches!(seen.prompt, PromptPart::Messages(_)));
+    }
+
+    #[test]
+    fn what_lies_elsewhere_or_is_no_text_makes_the_chat_a_likeness() {
+        for body in [
+            r#"{"model":"m","input":"a","previous_response_id":"resp_1"}"#,
+            r#"{"model":"m","input":"a","conversation":"c"}"#,
+            r#"{"model":"m","input":[{"type":"function_call_output","call_id":"c","output":"4"}]}"#,
+            r#"{"model":"m","input":[{"role":"user","content":[{"type":"input_image","image_url":"u"}]}]}"#,
+            r#"{"model":"m","input":"a","tools":[{"type":"web_search"}]}"#,
+        ] {
+            let (_, approximate, chat) = read(body);
+            assert!(approximate, "{body}");
+            view(Dialect::Chat, chat.as_bytes()).expect("a chat all the same");
+        }
+    }
+}

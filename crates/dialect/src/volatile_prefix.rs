@@ -1,0 +1,210 @@
+//! The line that agents' clients put before the system prompt and change with every request, and the markers that they
+//! move from message to message.
+//!
+//! Claude Code begins with `x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=00000;`, a block of its own
+//! whose last value differs each time. Whoever keeps requests together by how they begin must not look at it.
+
+use std::borrow::Cow;
+
+use crate::{Dialect, Edit, RawJson, json, json::write_string, splice};
+
+const NAME: &str = "x-anthropic-billing-header:";
+
+/// How many bytes of a system prompt are such a line: the name, its values, and the ends of line behind them.
+///
+/// ```
+/// let text = "x-anthropic-billing-header: cc_version=2.1.37; cch=a1;You are terse.";
+/// assert_eq!(&text[dialect::volatile_prefix(text)..], "You are terse.");
+/// assert_eq!(dialect::volatile_prefix("You are terse."), 0);
+/// ```
+pub fn volatile_prefix(text: &str) -> usize {
+    let named = text.get(..NAME.len()).is_some_and(|start| start.eq_ignore_ascii_case(NAME));
+    if !named {
+        return 0;
+    }
+    let mut at = NAME.len();
+    while let Some(more) = text.get(at..).and_then(value) {
+        at += more;
+    }
+    let rest = text.get(at..).unwrap_or_default();
+    at + (rest.len() - rest.trim_start_matches(['\n', '\r']).len())
+}
+
+/// The length of one ` name=value;`. The values follow each other without an end of line, and so may the prompt: only what
+/// has this form belongs to them.
+fn value(text: &str) -> Option<usize> {
+    let start = text.trim_start_matches(' ');
+    let (name, rest) = start.split_once('=')?;
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'_' | b'-');
+    if name.is_empty() || !name.bytes().all(plain) {
+        return None;
+    }
+    let end = rest.find([';', '\n', '\r']).unwrap_or(rest.len());
+    let closed = usize::from(rest.get(end..).is_some_and(|rest| rest.starts_with(';')));
+    Some(text.len() - start.len() + name.len() + 1 + end + closed)
+}
+
+/// The same text without such a line.
+pub(crate) fn steady_text(text: Cow<'_, str>) -> Cow<'_, str> {
+    match volatile_prefix(&text) {
+        0 => text,
+        at => match text {
+            Cow::Borrowed(text) => Cow::Borrowed(text.get(at..).unwrap_or_default()),
+            Cow::Owned(text) => Cow::Owned(text.get(at..).unwrap_or_default().to_owned()),
+        },
+    }
+}
+
+/// A message of a chat by which its conversation is recognised: without what changes from request to request though
+/// nothing new is said.
+pub fn steady_message(message: RawJson<'_>) -> Cow<'_, str> {
+    const MARKER: &str = "cache_control";
+    let text = message.as_str();
+    if text.contains(NAME)
+        && let Some(said) = message.member("content").and_then(crate::prefix_key::content_text)
+        && volatile_prefix(&said) > 0
+    {
+        return Cow::Owned(steady_text(said).into_owned());
+    }
+    let blocks = message.member("content").filter(|content| text.contains(MARKER) && content.elements().is_some());
+    let Some(blocks) = blocks else { return Cow::Borrowed(text) };
+    let without = |block: RawJson<'_>| {
+        let cut =
+            splice(block.as_str().as_bytes(), &[Edit::Remove(MARKER)]).ok().and_then(|cut| String::from_utf8(cut).ok());
+        cut.unwrap_or_else(|| block.as_str().to_owned())
+    };
+    let list: Vec<String> = blocks.elements().into_iter().flatten().map(without).collect();
+    let list = format!("[{}]", list.join(","));
+    let spliced = splice(text.as_bytes(), &[Edit::Set("content", &list), Edit::Remove(MARKER)]);
+    spliced.ok().and_then(|cut| String::from_utf8(cut).ok()).map_or(Cow::Borrowed(text), Cow::Owned)
+}
+
+/// The body without such a line before its system prompt; `None` where there is none.
+pub fn without_volatile_prefix(dialect: Dialect, body: &[u8]) -> Option<Vec<u8>> {
+    let text = std::str::from_utf8(body).ok().filter(|text| text.contains(NAME))?;
+    let member = |name: &str| {
+        let named = json::members(text).flatten().filter(|(key, _)| json::decode(key) == name).last();
+        named.map(|(_, value)| value)
+    };
+    match dialect {
+        Dialect::Messages => {
+            let edit = shortened(member("system")?)?;
+            let edit = edit.as_deref().map_or(Edit::Remove("system"), |value| Edit::Set("system", value));
+            splice(body, &[edit]).ok()
+        }
+        Dialect::Chat => {
+            let messages = member("messages")?;
+            let mut elements = messages.elements()?;
+            let first = elements.next()?;
+            let content = shortened(first.member("content")?)?;
+            let mut list = String::with_capacity(messages.as_str().len());
+            list.push('[');
+            let mut rest = elements.peekable();
+            if let Some(content) = content {
+                let spliced = splice(first.as_str().as_bytes(), &[Edit::Set("content", &content)]).ok()?;
+                list.push_str(std::str::from_utf8(&spliced).ok()?);
+                if rest.peek().is_some() {
+                    list.push(',');
+                }
+            }
+            list.push_str(&rest.map(RawJson::as_str).collect::<Vec<_>>().join(","));
+            list.push(']');
+            splice(body, &[Edit::Set("messages", &list)]).ok()
+        }
+        _ => None,
+    }
+}
+
+/// A content without such a line: `None` where it has none, and `Some(None)` where nothing is left of it.
+fn shortened(content: RawJson<'_>) -> Option<Option<String>> {
+    let shorter = |said: &str| {
+        let at = volatile_prefix(said);
+        let rest = said.get(at..).unwrap_or_default();
+        let mut quoted = String::with_capacity(rest.len() + 2);
+        write_string(&mut quoted, rest);
+        (at > 0).then(|| (!rest.is_empty()).then_some(quoted))
+    };
+    if let Some(said) = content.string() {
+        return shorter(&said);
+    }
+    let mut blocks = content.elements()?;
+    let first = blocks.next()?;
+    let said = first.member("text").and_then(RawJson::string)?;
+    let mut kept = Vec::new();
+    if let Some(rest) = shorter(&said)? {
+        kept.push(String::from_utf8(splice(first.as_str().as_bytes(), &[Edit::Set("text", &rest)]).ok()?).ok()?);
+    }
+    kept.extend(blocks.map(|block| block.as_str().to_owned()));
+    Some((!kept.is_empty()).then(|| format!("[{}]", kept.join(","))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &str = "x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=fa690;";
+
+    fn stripped(dialect: Dialect, body: &str) -> Option<String> {
+        without_volatile_prefix(dialect, body.as_bytes()).map(|body| String::from_utf8(body).expect("text"))
+    }
+
+    #[test]
+    fn the_line_ends_where_its_values_end_or_its_line_does() {
+        let rest = |text: &str| text[volatile_prefix(text)..].to_owned();
+        assert_eq!(rest(LINE), "");
+        assert_eq!(rest(&format!("{LINE}You are a=b; it")), "You are a=b; it");
+        assert_eq!(rest(&format!("{LINE}\n\nYou")), "You");
+        assert_eq!(rest("x-anthropic-billing-header: cch=1\nYou"), "You");
+        assert_eq!(rest("X-Anthropic-Billing-Header: cch=é;ä"), "ä");
+        assert_eq!(rest("x-anthropic"), "x-anthropic");
+        assert_eq!(rest("say x-anthropic-billing-header: cch=1;"), "say x-anthropic-billing-header: cch=1;");
+    }
+
+    #[test]
+    fn a_message_is_recognised_without_its_markers_and_that_line() {
+        let raw = |text: &'static str| steady_message(json::whole(text).expect("json"));
+        assert_eq!(
+            raw(r#"{"role":"user","content":[{"type":"text","text":"a","cache_control":{"type":"ephemeral"}}]}"#),
+            raw(r#"{"role":"user","content":[{"type":"text","text":"a"}]}"#)
+        );
+        assert_eq!(
+            raw(r#"{"role":"system","content":"x-anthropic-billing-header: cch=1;You"}"#),
+            raw(r#"{"role":"system","content":"x-anthropic-billing-header: cch=2;You"}"#)
+        );
+        assert_ne!(
+            raw(r#"{"role":"system","content":"x-anthropic-billing-header: cch=1;You"}"#),
+            raw(r#"{"role":"system","content":"x-anthropic-billing-header: cch=1;I"}"#)
+        );
+        assert_eq!(raw(r#"{"role":"user","content":"cache_control"}"#), r#"{"role":"user","content":"cache_control"}"#);
+    }
+
+    #[test]
+    fn only_that_line_is_taken_out_of_a_body() {
+        let blocks = format!(
+            r#"{{"model": "m", "system": [{{"type":"text","text":"{LINE}"}}, {{"type":"text","text":"You"}}], "x": 1e2}}"#
+        );
+        assert_eq!(
+            stripped(Dialect::Messages, &blocks).as_deref(),
+            Some(r#"{"model": "m", "system": [{"type":"text","text":"You"}], "x": 1e2}"#)
+        );
+        let text = format!(r#"{{"system":"{LINE}\nYou"}}"#);
+        assert_eq!(stripped(Dialect::Messages, &text).as_deref(), Some(r#"{"system":"You"}"#));
+        let alone = format!(r#"{{"a":1,"system":"{LINE}"}}"#);
+        assert_eq!(stripped(Dialect::Messages, &alone).as_deref(), Some(r#"{"a":1}"#));
+        let chat = format!(
+            r#"{{"messages":[{{"role":"system","content":"{LINE}You"}}, {{"role":"user","content":"{LINE}"}}]}}"#
+        );
+        assert_eq!(
+            stripped(Dialect::Chat, &chat),
+            Some(format!(
+                r#"{{"messages":[{{"role":"system","content":"You"}},{{"role":"user","content":"{LINE}"}}]}}"#
+            ))
+        );
+        for body in
+            [r#"{"system":"You"}"#, r#"{"messages":[]}"#, "[", r#"{"system":7,"x":"x-anthropic-billing-header:"}"#]
+        {
+            assert_eq!(stripped(Dialect::Messages, body), None, "{body}");
+            assert_eq!(stripped(Dialect::Chat, body), None, "{body}");
+        }
+    }
+}

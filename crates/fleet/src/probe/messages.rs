@@ -1,0 +1,50 @@
+//! Whether a worker takes Anthropic's messages itself.
+//!
+//! Asked by a message of nothing. Whoever has the route refuses it before anything is computed, so it costs no tokens.
+
+use bytes::Bytes;
+use http::StatusCode;
+
+use super::Asker;
+use crate::Messages;
+
+const PATH: &str = "/v1/messages";
+const LARGEST_REPLY: usize = 64 << 10;
+
+/// What is configured, else what it says; `None`: it did not answer, or not now.
+pub(super) async fn asked(asker: &Asker, configured: Option<Messages>) -> Option<Messages> {
+    if configured.is_some() {
+        return configured;
+    }
+    let reply = asker.post(PATH, Some(Bytes::from_static(b"{}")), LARGEST_REPLY).await.ok()?;
+    said(reply.status)
+}
+
+fn said(status: StatusCode) -> Option<Messages> {
+    match status.as_u16() {
+        200 | 400 | 401 | 422 | 429 => Some(Messages::Native),
+        // "Not implemented" is an answer; other failures are none.
+        501 => Some(Messages::Translate),
+        500.. => None,
+        _ => Some(Messages::Translate),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_refuses_a_message_of_nothing_takes_messages_and_one_without_the_route_does_not() {
+        let said = |status| said(StatusCode::from_u16(status).expect("a status"));
+        for status in [200, 400, 401, 422, 429] {
+            assert_eq!(said(status), Some(Messages::Native), "{status}");
+        }
+        for status in [403, 404, 405, 501] {
+            assert_eq!(said(status), Some(Messages::Translate), "{status}");
+        }
+        for status in [500, 502, 503] {
+            assert_eq!(said(status), None, "{status}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! `POST /v1/messages/count_tokens`: how many tokens a message's prompt has.
+//!
+//! Counted here where the model's tokenizer is, workers or not. Else a worker that takes messages itself is asked the same
+//! question, and without such a one the engine for the tokens of the chat that the message becomes.
+
+use std::{borrow::Cow, sync::Arc};
+
+use bytes::Bytes;
+use dialect::{ApiError, Dialect, ErrorCode};
+use fleet::ModelView;
+use http::Response;
+use prompt::PromptModel;
+
+use super::{
+    accept::Call,
+    identify::{cost_of_objects, text_of},
+    refused,
+    reply::{self, ReplyBody},
+    settle::Settle,
+    tokenize,
+    wording::{Spoken, Wording},
+};
+use crate::Gateway;
+
+/// Answers, here or by a worker.
+pub(super) async fn count_tokens(gateway: &Arc<Gateway>, mut call: Call, mut settle: Settle) -> Response<ReplyBody> {
+    let asked = async {
+        let wording = Wording::of(gateway, Dialect::Messages, &mut call).await?;
+        let (dialect, chat) = wording.routed_by(&call);
+        let id: Arc<str> = Arc::from(&*wording.seen(dialect, &chat)?.model);
+        let snapshot = gateway.fleet.snapshot();
+        let own = match snapshot.model(&id).and_then(|model| model.artefacts.prompt.clone()) {
+            Some(tokenizer) => Some(tokenizer),
+            None => gateway.fleet.configured_artefacts(&id).await.and_then(|found| found.prompt.clone()),
+        };
+        // A tokenizer answers for a model that no worker has ever listed.
+        let model = if own.is_some() { snapshot.model(&id).cloned() } else { Some(gateway.model(&snapshot, &id)?) };
+        Ok::<_, ApiError>((chat, model, own))
+    };
+    let (chat, model, own) = match asked.await {
+        Ok(found) => found,
+        Err(error) => return refused(settle, &error),
+    };
+    let mut counted = None;
+    if let Some(tokenizer) = own {
+        counted = by_own(gateway, tokenizer, chat.clone()).await;
+    }
+    if let (None, Some(model)) = (counted, &model) {
+        if model.candidates.iter().any(|candidate| Spoken::Native.by(&candidate.worker)) {
+            return tokenize::forwarded(gateway, call, Arc::clone(model), Spoken::Native, settle).await;
+        }
+        counted = by_engine(gateway, model, &chat).await;
+    }
+    match counted {
+        Some(count) => {
+            settle.passed(200);
+            reply::bytes(200, format!(r#"{{"input_tokens":{count}}}"#).into_bytes(), settle.request_id())
+        }
+        None => {
+            let message = "the tokens of this request can be counted neither here nor by a worker: set a tokenizer for the \
+                           model under models.entries, or use a worker that speaks messages itself";
+            refused(settle, &ApiError::new(ErrorCode::UnknownRoute, message))
+        }
+    }
+}
+
+async fn by_own(gateway: &Gateway, tokenizer: Arc<PromptModel>, chat: Bytes) -> Option<usize> {
+    let clock = gateway.clock;
+    let cost = tokenizer.predicted_cost(chat.len()) + cost_of_objects(&chat);
+    let count = move || {
+        let view = dialect::view(Dialect::Chat, &chat).ok()?;
+        let (text, special) = text_of(&tokenizer, &view.prompt, &view.rendering, clock)?.ok()?;
+        let text: Cow<'_, str> = text;
+        tokenizer.text_tokens(&text, special).ok().map(|tokens| tokens.len())
+    };
+    gateway.identify.side_seats().run(cost, count).await.flatten()
+}
+
+async fn by_engine(gateway: &Gateway, model: &ModelView, chat: &Bytes) -> Option<usize> {
+    let view = dialect::view(Dialect::Chat, chat).ok()?;
+    let found = gateway.identify.run_aside(&model.artefacts, Dialect::Chat, chat, &view).await;
+    found.source.is_exact().then_some(found.tokens as usize)
+}

@@ -1,0 +1,247 @@
+//! In which words a request is routed, and in which it is sent to the worker that was chosen.
+//!
+//! Some requests are not written as a chat and yet become one at the engine: those are routed by the chat that stands in
+//! for them. A request for a message is also sent as that chat, to a worker that has no messages of its own; its reply is
+//! put back into the client's words. Everything else is forwarded as it came.
+
+mod back;
+
+use std::{borrow::Cow, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use dialect::{ApiError, Dialect, ErrorCode, Fidelity, RequestView, ResponsesView, Translated};
+use fleet::{Engine, Messages, ModelView, WorkerView};
+use http::uri::PathAndQuery;
+use kv_blocks::Moment;
+use routing::Pin;
+
+pub(super) use self::back::Back;
+use super::{accept::Call, identify::cost_of};
+use crate::Gateway;
+
+/// What is changed in requests beside what their way asks for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rewriting {
+    /// System prompts of requests to Anthropic-speaking workers are marked as cacheable (contract CK21).
+    pub cache_control: bool,
+    /// The line that agents' clients change with every request is taken out.
+    pub volatile_prefix: bool,
+}
+
+/// What reading a body and writing it anew costs, a byte.
+const COST_PER_BYTE: Duration = Duration::from_nanos(12);
+/// Where messages are asked for, at workers that have them.
+const MESSAGES: &str = "/v1/messages";
+const CHAT: &str = "/v1/chat/completions";
+
+/// Which workers have words for a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Spoken {
+    /// All.
+    #[default]
+    All,
+    /// Those with OpenAI's API.
+    Openai,
+    /// Those that take messages themselves.
+    Native,
+}
+
+impl Spoken {
+    pub(crate) fn by(self, worker: &WorkerView) -> bool {
+        match self {
+            Self::All => true,
+            Self::Openai => worker.engine != Engine::Anthropic,
+            Self::Native => worker.messages == Messages::Native,
+        }
+    }
+
+    /// Refuses a request that no worker of the model has words for. Where none is there the request waits like any other.
+    pub(super) fn check(self, model: &ModelView) -> Result<(), ApiError> {
+        let candidates = &model.candidates;
+        if candidates.is_empty() || candidates.iter().any(|candidate| self.by(&candidate.worker)) {
+            return Ok(());
+        }
+        let message = format!(
+            "model {:?} is served only by workers of type anthropic, which have no such route: send the request to {MESSAGES}",
+            super::accept::printable(&model.id)
+        );
+        Err(ApiError::new(ErrorCode::InvalidRequest, message).param("model"))
+    }
+}
+
+/// A request's words.
+#[derive(Debug)]
+pub(super) struct Wording {
+    dialect: Dialect,
+    pub(super) spoken: Spoken,
+    /// The chat that stands in for the request.
+    chat: Option<Bytes>,
+    fidelity: Fidelity,
+    /// What of a request for a message no chat can say.
+    untranslatable: Option<String>,
+    /// The engine keeps what comes of it: it must not be computed twice.
+    pub(super) keeps_state: bool,
+    /// The response that it goes on from.
+    previous: Option<Box<str>>,
+    /// A line was taken out of it, for whomever it goes to.
+    shortened: bool,
+}
+
+impl Wording {
+    /// Of a request that is routed and sent as it came.
+    pub(super) fn own(dialect: Dialect, spoken: Spoken) -> Self {
+        Self {
+            dialect,
+            spoken,
+            chat: None,
+            fidelity: Fidelity::Exact,
+            untranslatable: None,
+            keeps_state: false,
+            previous: None,
+            shortened: false,
+        }
+    }
+
+    /// Reads in which words the request can be said. Long bodies are read where they hold up nobody.
+    pub(super) async fn of(gateway: &Gateway, dialect: Dialect, call: &mut Call) -> Result<Self, ApiError> {
+        let shortened = gateway.rules.rewriting.volatile_prefix
+            && matches!(dialect, Dialect::Chat | Dialect::Messages)
+            && shorten(gateway, dialect, call).await;
+        let spoken = if dialect == Dialect::Messages { Spoken::All } else { Spoken::Openai };
+        let own = Self { shortened, ..Self::own(dialect, spoken) };
+        match dialect {
+            Dialect::Messages => {
+                let Translated { body, untranslatable } =
+                    beside(gateway, call, |body| dialect::messages_to_chat(&body)).await??;
+                Ok(Self { chat: Some(body.into()), untranslatable, ..own })
+            }
+            Dialect::Responses => {
+                let read = |body: Bytes| {
+                    let ResponsesView { stored, previous, chat, fidelity } = dialect::responses_view(&body)?;
+                    Ok::<_, dialect::ViewError>((stored, previous.map(|id| Box::from(&*id)), chat, fidelity))
+                };
+                let (stored, previous, chat, fidelity) = beside(gateway, call, read).await??;
+                let keeps_state = stored || previous.is_some();
+                Ok(Self { chat: Some(chat.into()), fidelity, keeps_state, previous, ..own })
+            }
+            _ => Ok(own),
+        }
+    }
+
+    /// The dialect that the request is routed by, and the body in it.
+    pub(super) fn routed_by(&self, call: &Call) -> (Dialect, Bytes) {
+        match &self.chat {
+            Some(chat) => (Dialect::Chat, chat.clone()),
+            None => (self.dialect, call.body.bytes().clone()),
+        }
+    }
+
+    /// What is read of that body.
+    pub(super) fn seen<'b>(&self, dialect: Dialect, body: &'b [u8]) -> Result<RequestView<'b>, ApiError> {
+        let mut view = dialect::view(dialect, body)?;
+        view.fidelity = self.fidelity;
+        if let (Dialect::Embeddings | Dialect::Rerank | Dialect::Score, None) = (self.dialect, view.max_tokens) {
+            view.max_tokens = Some(0);
+        }
+        Ok(view)
+    }
+
+    /// Whether its prompt may be computed apart from its reply.
+    pub(super) fn may_be_split(&self) -> bool {
+        self.dialect != Dialect::Responses
+    }
+
+    /// The worker that has the response which this request goes on from, if it is known and there.
+    pub(super) fn home(&self, gateway: &Gateway, now: Moment) -> Option<Pin> {
+        let worker = gateway.response_homes.find(self.previous.as_deref()?, now)?;
+        gateway.fleet.snapshot().worker(worker).map(|_| Pin { worker, rank: None })
+    }
+
+    /// How this worker is asked. `handed_over`: another one computes the prompt, which only chats can be told.
+    pub(super) async fn to<'c>(
+        &self,
+        gateway: &Gateway,
+        call: &'c Call,
+        worker: &WorkerView,
+        handed_over: bool,
+        asked: &Asked,
+    ) -> Result<Said<'c>, ApiError> {
+        let mut rewrites = if self.shortened { vec!["volatile_prefix"] } else { Vec::new() };
+        let as_it_came =
+            |rewrites| Said { call: Cow::Borrowed(call), back: Back::AsItCame, rewrites, is_openai: false };
+        let (Dialect::Messages, Some(chat)) = (self.dialect, &self.chat) else {
+            let is_openai = matches!(self.dialect, Dialect::Chat | Dialect::Completions);
+            return Ok(Said { is_openai, ..as_it_came(rewrites) });
+        };
+        if worker.messages == Messages::Native && !handed_over {
+            let marks = gateway.rules.rewriting.cache_control;
+            let marked =
+                if marks { beside(gateway, call, |body| dialect::with_cache_control(&body)).await? } else { None };
+            if marked.is_none() && call.target.path() == MESSAGES {
+                return Ok(as_it_came(rewrites));
+            }
+            rewrites.extend(marked.iter().map(|_| "cache_control"));
+            let body = marked.map_or_else(|| call.body.bytes().clone(), Bytes::from);
+            return Ok(Said { call: Cow::Owned(call.said(at(call, MESSAGES), body)), ..as_it_came(rewrites) });
+        }
+        if let Some(why) = &self.untranslatable {
+            return Err(ApiError::new(ErrorCode::InvalidRequest, why.clone()));
+        }
+        rewrites.insert(0, "messages");
+        Ok(Said {
+            call: Cow::Owned(call.said(at(call, CHAT), chat.clone())),
+            back: Back::message(Arc::clone(&asked.model), asked.prompt_tokens, Arc::clone(&call.request_id)),
+            rewrites,
+            is_openai: true,
+        })
+    }
+}
+
+/// What of a request its reply is told with.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    /// The model by the name that the client used.
+    pub(super) model: Arc<str>,
+    /// Tokens of the prompt as counted here; 0 where that is a guess.
+    pub(super) prompt_tokens: u32,
+}
+
+/// A request in the words of one worker.
+#[derive(Debug)]
+pub(super) struct Said<'c> {
+    pub(super) call: Cow<'c, Call>,
+    /// How its reply comes into the client's words.
+    pub(super) back: Back,
+    pub(super) rewrites: Vec<&'static str>,
+    /// It is a chat or a completion: engines take the number by which they order requests with it, and count its prompt as
+    /// is done here.
+    pub(super) is_openai: bool,
+}
+
+/// The client's target with another path; what it asks behind the path stays.
+fn at(call: &Call, path: &'static str) -> PathAndQuery {
+    match call.target.query() {
+        // It was a valid target with the other path.
+        Some(query) => format!("{path}?{query}").parse().unwrap_or_else(|_| PathAndQuery::from_static(path)),
+        None => PathAndQuery::from_static(path),
+    }
+}
+
+async fn shorten(gateway: &Gateway, dialect: Dialect, call: &mut Call) -> bool {
+    let shorter = beside(gateway, call, move |body| dialect::without_volatile_prefix(dialect, &body)).await;
+    let Ok(Some(shorter)) = shorter else { return false };
+    *call = call.said(call.target.clone(), shorter.into());
+    true
+}
+
+/// Works on the body where that holds up nobody.
+async fn beside<T: Send + 'static>(
+    gateway: &Gateway,
+    call: &Call,
+    work: impl FnOnce(Bytes) -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    let body = call.body.bytes().clone();
+    let cost = cost_of(body.len(), COST_PER_BYTE);
+    let worked = gateway.identify.seats().run(cost, move || work(body)).await;
+    worked.ok_or_else(|| ApiError::new(ErrorCode::Internal, "the body could not be read"))
+}
