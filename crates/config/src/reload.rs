@@ -66,8 +66,15 @@ impl Changes {
         paths.dedup();
         let mut changes = Self::default();
         for path in paths.into_iter().filter(|path| before.get(*path) != after.get(*path)) {
-            changes.add(path.clone());
+            // A worker that came or went is one change, whatever it is like.
+            let worker = path.strip_prefix("workers[").and_then(|rest| rest.split_once(']')).map(|(name, _)| name);
+            let known = |settings: &Settings, name| settings.workers.iter().any(|worker| worker.name == name);
+            match worker.filter(|name| known(old, *name) != known(new, *name)) {
+                Some(name) => changes.add(format!("workers[{name}]")),
+                None => changes.add(path.clone()),
+            }
         }
+        changes.live.dedup();
         // A secret looks like every other one.
         let key_of = |settings: &Settings, name: &str| {
             let worker = settings.workers.iter().find(|worker| worker.name == name)?;

@@ -321,13 +321,15 @@ impl Gateway {
     }
 
     /// Takes leave of workers that are not configured any more and have nothing left to do.
-    pub(crate) async fn see_off(&self) {
-        for worker in self.fleet.leaving() {
-            if self.requests_on(worker) == 0 {
-                self.fleet.remove(worker).await;
-                self.router.forget(worker);
-                self.pools.forget(worker);
-            }
+    pub(crate) fn see_off(&self) {
+        for worker in self.fleet.leaving().into_iter().filter(|worker| self.requests_on(*worker) == 0) {
+            // Aside, as a stream takes its time to end; of two tasks for one worker the second finds nothing to do.
+            let (fleet, router, pools) = (Arc::clone(&self.fleet), Arc::clone(&self.router), self.pools.clone());
+            tokio::spawn(async move {
+                fleet.remove(worker).await;
+                router.forget(worker);
+                pools.forget(worker);
+            });
         }
     }
 

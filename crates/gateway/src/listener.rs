@@ -85,7 +85,7 @@ async fn ticking(gateway: Arc<Gateway>) -> Infallible {
         tokio::select! {
             _ = ticks.tick() => {
                 gateway.tick();
-                gateway.see_off().await;
+                gateway.see_off();
             }
             () = gateway.judge.changed() => {}
             () = gateway.desk.pace() => {}

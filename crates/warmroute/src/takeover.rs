@@ -6,6 +6,7 @@
 
 use std::{
     fs::DirBuilder,
+    hash::{BuildHasher, RandomState},
     io::{self, Write},
     os::{
         fd::{AsFd, OwnedFd},
@@ -206,7 +207,8 @@ struct Meeting {
 
 impl Meeting {
     fn new() -> io::Result<Self> {
-        let folder = std::env::temp_dir().join(format!("warmroute-takeover-{}", std::process::id()));
+        let drawn = RandomState::new().hash_one(std::process::id());
+        let folder = std::env::temp_dir().join(format!("warmroute-takeover-{drawn:016x}"));
         // Fails where something is there already: nobody else's directory is used.
         DirBuilder::new().mode(0o700).create(&folder)?;
         let path = folder.join("sockets");

@@ -105,6 +105,7 @@ pub(crate) struct Running {
     /// Its workers.
     pub(crate) fleet: Arc<Fleet>,
     stop: watch::Sender<bool>,
+    stop_admin: watch::Sender<bool>,
     draining: Arc<Draining>,
     handing: Arc<Handing>,
     data_task: JoinHandle<()>,
@@ -241,7 +242,7 @@ async fn start_on(
         clock,
     };
     let access = Access { token: admin_token, loopback: admin_local };
-    let (stop, stopped) = watch::channel(false);
+    let ((stop, stopped), (stop_admin, admin_stopped)) = (watch::channel(false), watch::channel(false));
     let (data_address, admin_address) = (data.address(), admin.address());
     if given.is_some() {
         // Whoever is accepted from now on is to find workers that are known: the other process serves meanwhile.
@@ -254,12 +255,13 @@ async fn start_on(
         ring,
         fleet,
         stop,
+        stop_admin,
         watch_task: tokio::spawn(live::watch(live)),
         data_task: tokio::spawn(Arc::clone(&draining).carry(listening)),
         draining,
         handing,
-        log_task: log.map(|log| tokio::spawn(log.write(stopped.clone()))),
-        admin_task: tokio::spawn(admin::serve(parts, access, admin, stopped)),
+        log_task: log.map(|log| tokio::spawn(log.write(stopped))),
+        admin_task: tokio::spawn(admin::serve(parts, access, admin, admin_stopped)),
     };
     if let Some(given) = given {
         given.taken_over().map_err(|error| {
@@ -283,7 +285,7 @@ impl Running {
             return std::future::pending().await;
         }
         // Operators are the other process's from now on.
-        self.stop.send_replace(true);
+        self.stop_admin.send_replace(true);
         self.draining.ended().await
     }
 
@@ -297,6 +299,7 @@ impl Running {
     pub(crate) async fn stop(self) {
         self.watch_task.abort();
         self.data_task.abort();
+        self.stop_admin.send_replace(true);
         self.stop.send_replace(true);
         self.fleet.stop().await;
         let _ = tokio::time::timeout(Duration::from_secs(5), self.admin_task).await;

@@ -7,6 +7,7 @@ mod fake_engine;
 mod identity;
 mod lifecycle;
 mod requests;
+mod roster;
 mod setup;
 mod sources;
 mod tokenizers;

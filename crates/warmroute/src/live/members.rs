@@ -41,9 +41,16 @@ struct Member {
     lease: Option<Lease>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 struct Lease {
     until: Moment,
+}
+
+impl PartialEq for Lease {
+    /// That one was renewed is no change of the configuration.
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
 }
 
 impl Members {

@@ -102,8 +102,10 @@ impl Live {
     ) -> Result<T, NotTaken> {
         let state = &mut *self.state.lock();
         let mut sources = state.sources.clone();
-        let changed = change(&mut sources.members, &state.in_force)?;
+        let changed = change(sources.members_mut(), &state.in_force)?;
         if sources == state.sources {
+            // A lease may have been renewed.
+            state.sources = sources;
             return Ok(changed);
         }
         let settings = sources.settings();
@@ -118,7 +120,7 @@ impl Live {
     /// Writes down what operators added and took out, for the next start.
     fn keep_members(&self, state: &State) {
         let Some(path) = &self.started.discovery.state_file else { return };
-        if let Err(error) = state_file::write(path, &state.sources.members) {
+        if let Err(error) = state_file::write(path, state.sources.members()) {
             tracing::error!(%error, path = %path.display(), "the state file could not be written: a restart would not know the latest change");
         }
     }
@@ -176,7 +178,7 @@ impl Live {
     /// Ends leases that were not renewed.
     pub(crate) fn end_leases(&self) {
         let now = self.parts.clock.now();
-        let over = self.state.lock().sources.members.any_over(now);
+        let over = self.state.lock().sources.members().any_over(now);
         if over {
             // The list is what changed: it cannot be refused for a worker that is missing from it.
             let _ = self.change_members("lease", |members, _| {
@@ -212,7 +214,7 @@ impl Control for Live {
         let state = &mut *self.state.lock();
         let mut sources = state.history.sources_of(id)?;
         // What discovery found meanwhile is not configuration.
-        sources.members.keep_found_of(&state.sources.members);
+        sources.members_mut().keep_found_of(state.sources.members());
         let settings = sources.settings();
         let reloaded = self.take(state, sources, settings, "admin", false);
         if reloaded.applied {

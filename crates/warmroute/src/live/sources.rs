@@ -15,7 +15,8 @@ pub(crate) struct Sources {
     text: Option<Arc<str>>,
     env: Arc<Vec<(String, String)>>,
     flags: Arc<Vec<Flag>>,
-    pub(super) members: Members,
+    /// Shared with the history, which keeps many of them.
+    members: Arc<Members>,
 }
 
 /// [`Override`], comparable.
@@ -35,7 +36,7 @@ impl Sources {
     ) -> Result<Self, Vec<Problem>> {
         let flag = |Override { path, value, flag }| Flag { path, value, flag };
         let flags = Arc::new(overrides.into_iter().map(flag).collect());
-        let mut sources = Self { path, text: None, env: Arc::new(env), flags, members: Members::default() };
+        let mut sources = Self { path, text: None, env: Arc::new(env), flags, members: Arc::default() };
         sources.reread()?;
         Ok(sources)
     }
@@ -43,10 +44,11 @@ impl Sources {
     /// Takes the workers of the state file in, which the settings of the file name.
     pub(crate) fn remember(&mut self, settings: &Settings) -> Result<(), Vec<Problem>> {
         let Some(path) = &settings.discovery.state_file else { return Ok(()) };
-        self.members = state_file::read(path).map_err(|message| {
+        let members = state_file::read(path).map_err(|message| {
             let problem = Problem::bad_value("discovery.state_file", &path.display().to_string(), &message);
             vec![settings.locate(problem)]
         })?;
+        self.members = Arc::new(members);
         Ok(())
     }
 
@@ -56,6 +58,14 @@ impl Sources {
             self.text = Some(settings::read(path, &path.display().to_string())?.into());
         }
         Ok(())
+    }
+
+    pub(super) fn members(&self) -> &Members {
+        &self.members
+    }
+
+    pub(super) fn members_mut(&mut self) -> &mut Members {
+        Arc::make_mut(&mut self.members)
     }
 
     /// The file, if there is one.

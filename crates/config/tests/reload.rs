@@ -1,0 +1,45 @@
+//! What a running program takes over of other settings.
+
+mod sources;
+
+use config::Changes;
+use contract_id::contract;
+use sources::settings;
+
+const WORKERS: &str = "workers: [{name: a, url: 'http://h:1', api_key: one}, {name: b, url: 'http://h:2'}]\n";
+
+#[test]
+fn every_changed_key_is_named_with_what_counts_only_from_the_next_start_on_apart() {
+    let old = settings(&format!("{WORKERS}routing: {{policy: random}}\n"));
+    let new = settings(
+        "workers: [{name: a, url: 'http://h:1', api_key: two, weight: 2}, {name: c, url: 'http://h:3'}]\n\
+         routing: {policy: warm}\nserver: {port: 1234, max_body_bytes: 1MiB}\nparity: {window: 60s}\n",
+    );
+    let changes = Changes::between(&old, &new);
+    let live =
+        ["routing.policy", "server.max_body_bytes", "workers[a].weight", "workers[b]", "workers[c]", "workers[a].api_key"];
+    assert_eq!(changes.live, live);
+    assert_eq!(changes.restart_needed, ["parity.window", "server.listen", "server.port"]);
+    assert_eq!(Changes::between(&old, &old), Changes::default());
+}
+
+#[test]
+#[contract("F68")]
+fn what_is_shown_as_in_force_after_a_change_is_what_is_in_force() {
+    let old = settings(WORKERS);
+    let new = settings(&format!(
+        "{WORKERS}server: {{port: 1, keep_alive: 3s}}\nadmin: {{listen: '127.0.0.1:2'}}\nkv_events: {{memory_budget: 64MiB, \
+         stale_after: 9s}}\ndecisions: {{ring_entries: 5}}\nlogging: {{level: debug, format: json}}\n"
+    ));
+    let taken = new.taken_over(&old);
+    let shown = taken.to_json();
+    assert_eq!((&shown["server"]["port"], &shown["server"]["keep_alive"]), (&"auto".into(), &"3s".into()));
+    assert_eq!((&shown["kv_events"]["memory_budget"], &shown["kv_events"]["stale_after"]), (&"512MiB".into(), &"9s".into()));
+    assert_eq!((&shown["logging"]["level"], &shown["logging"]["format"]), (&"debug".into(), &"auto".into()));
+    assert_eq!(taken.server.listen, old.server.listen);
+    assert_eq!(taken.kv_events.memory_budget, old.kv_events.memory_budget);
+    assert_eq!(taken.decisions, old.decisions);
+    let again = Changes::between(&old, &taken);
+    assert_eq!(again.restart_needed, Vec::<String>::new(), "nothing of what waits is said to be there");
+    assert_eq!(again.live, ["kv_events.stale_after", "logging.level", "server.keep_alive"]);
+}
