@@ -55,6 +55,7 @@ pub(crate) fn describe(parts: &AdminParts, worker: &WorkerView) -> Value {
         "since": net::rfc3339(worker.since),
         "models": worker.models.iter().map(|model| &model.id).collect::<Vec<_>>(),
         "loras": worker.loras.iter().map(|lora| &lora.id).collect::<Vec<_>>(),
+        "messages": worker.messages.as_str(),
         "role": worker.role.as_str(),
         "weight": worker.weight,
         "block_size": worker.block_size.tokens(),

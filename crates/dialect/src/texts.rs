@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 
-use crate::{PromptPart, RawJson, RequestView, prefix_key::content_text};
+use crate::{PromptPart, RawJson, RequestView, prefix_key::content_text, volatile_prefix::steady_text};
 
-/// The first `max_chars` characters of the prompt: those of its text, or of the texts of its messages with their roles.
+/// The first `max_chars` characters of the prompt: those of its text, or of the texts of its messages with their roles,
+/// without the line that agents' clients change with every request.
 /// `None` where there is no text.
 ///
 /// ```
@@ -21,7 +22,7 @@ pub fn opening(view: &RequestView<'_>, max_chars: usize) -> Option<String> {
             let mut left = max_chars;
             for message in messages.elements()? {
                 let role = message.member("role").and_then(RawJson::string);
-                let said = message.member("content").and_then(content_text);
+                let said = message.member("content").and_then(content_text).map(steady_text);
                 for part in [role, said].into_iter().flatten() {
                     let before = text.len();
                     text.extend(part.chars().chain(['\n']).take(left));

@@ -4,6 +4,7 @@
 
 use contract_id::contract;
 use dialect::{MessageStream, SseEvent, SseSplitter, Streamed, error_from_chat, message_from_chat};
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 fn message(reply: &Value) -> Value {
@@ -245,4 +246,58 @@ fn what_is_no_stream_of_a_chat_ends_with_an_error_and_nothing_else() {
     }
     let (events, _) = events(&[json!({"error": {"message": "slow down", "code": 429}})]);
     assert_eq!(events[0].1["error"], json!({"type": "rate_limit_error", "message": "slow down"}));
+}
+
+proptest! {
+    /// Whatever comes in whatever order, a client of messages can read it: it begins once, its blocks stand one after the
+    /// other, and its end is the last thing or is not there.
+    #[test]
+    fn any_chunks_become_events_in_the_order_of_a_message(chunks in prop::collection::vec(any_chunk(), 0..12)) {
+        let (events, last) = events(&chunks);
+        let names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
+        let mut open = None;
+        let mut blocks = 0;
+        for (at, (name, data)) in events.iter().enumerate() {
+            match name.as_str() {
+                "message_start" => prop_assert_eq!(at, 0),
+                "content_block_start" => {
+                    prop_assert_eq!((open, data["index"].as_u64()), (None, Some(blocks)));
+                    open = Some(blocks);
+                    blocks += 1;
+                }
+                "content_block_delta" => prop_assert_eq!(data["index"].as_u64(), open),
+                "content_block_stop" => prop_assert_eq!(data["index"].as_u64(), open.take()),
+                "message_delta" => prop_assert_eq!((open, at + 2), (None, names.len())),
+                "message_stop" | "error" => prop_assert_eq!(at + 1, names.len()),
+                other => prop_assert!(false, "{}", other),
+            }
+        }
+        prop_assert_eq!(last == Streamed::Whole, names.last() == Some(&"message_stop"));
+        prop_assert_eq!(last == Streamed::Failed, names.last() == Some(&"error"));
+        prop_assert!(names.is_empty() || names[0] == "message_start" || names == ["error"]);
+    }
+}
+
+/// A chunk that an engine may send, well or not.
+fn any_chunk() -> impl Strategy<Value = Value> {
+    let piece = prop_oneof![Just(json!(null)), Just(json!("")), Just(json!("a\"\n")), Just(json!(7))];
+    let call = (0u32..3, piece.clone(), piece.clone(), piece.clone()).prop_map(|(index, id, name, arguments)| {
+        json!({"tool_calls": [{"index": index, "id": id, "function": {"name": name, "arguments": arguments}}]})
+    });
+    let said = prop_oneof![
+        (prop_oneof![Just("content"), Just("reasoning"), Just("reasoning_content"), Just("refusal")], piece)
+            .prop_map(|(name, piece)| json!({name: piece})),
+        call,
+        Just(json!({})),
+    ];
+    let finish = prop_oneof![8 => Just(json!(null)), 1 => Just(json!("stop")), 1 => Just(json!("tool_calls"))];
+    prop_oneof![
+        20 => (said, finish).prop_map(|(said, finish)| {
+            json!({"id": "x", "choices": [{"index": 0, "delta": said, "finish_reason": finish}]})
+        }),
+        2 => Just(counted()),
+        1 => Just(json!("[DONE]")),
+        1 => Just(json!({"error": "no"})),
+        1 => Just(json!("[")),
+    ]
 }

@@ -70,7 +70,7 @@ fn a_worker_is_described_whole() {
     let (routed, _) = routed();
     let worker = json!({
         "name": "string", "url": "string", "type": "string", "state": "string", "since": "time", "models": ["string"],
-        "loras": ["string"], "role": "string", "weight": "number", "block_size": "int", "dp_ranks": "int",
+        "loras": ["string"], "messages": "string", "role": "string", "weight": "number", "block_size": "int", "dp_ranks": "int",
         "engine": {
             "version": "string", "num_blocks": "int", "kv_usage_ratio": "number", "running": "int", "waiting": "int",
         },

@@ -28,6 +28,7 @@ mod session;
 mod settle;
 mod tokenize;
 mod told;
+mod tries;
 mod turn;
 mod wording;
 
@@ -63,18 +64,18 @@ use self::{
     affinity::Ties,
     clusters::Membership,
     decide::{Placed, Placement},
-    dispatch::{Content, Failure, LastWord},
+    dispatch::{Content, LastWord},
     hold::{TurnedAway, Wait},
     looked_up::LookedUp,
     prefill::{Handover, Legs, Policies, Sent},
     receipt::About,
     relay::{Begun, Relay},
     settle::Settle,
+    tries::Tries,
     wording::{Asked, Wording},
 };
 use crate::{
     Gateway,
-    retry::RetryPermit,
     routes::{Endpoint, Route, Shape},
 };
 
@@ -173,7 +174,7 @@ async fn generate(gateway: &Arc<Gateway>, mut call: Call, dialect: Dialect, mut 
     }
     let mut wait = Wait::new(call.body.bytes().len(), call.received + gateway.rules.timeout);
     let found = hold::model(gateway, &view.model, &mut wait).await.and_then(|model| {
-        wording.spoken.check(&model)?;
+        wording.is_spoken(&model)?;
         let pin = decide::pin(&gateway.fleet.snapshot(), call.overrides.worker.as_deref(), "x-warmroute-worker")?;
         Ok((model, pin.or_else(|| wording.home(gateway, call.received))))
     });
@@ -310,7 +311,7 @@ async fn carried(
             }
         };
         let answer = match answer {
-            Ok(committed) => back.reply(committed).await,
+            Ok(committed) => back.reply(committed, deadline.since(gateway.clock.now())).await,
             Err(failure) => Err(back.failure(failure)),
         };
         let failure = match answer {
@@ -349,89 +350,6 @@ fn about(view: &dialect::RequestView<'_>, model: &ModelView, priority: i32, prom
         priority,
         cluster: None,
         prompt: PromptNote { source: prompt.source, tokens: prompt.tokens, new_tokens: prompt.new_tokens },
-    }
-}
-
-/// What was tried for one request.
-#[derive(Debug, Default)]
-struct Tries {
-    /// Workers that failed it, all their ranks with them: what failed is a process, not a rank.
-    excluded: Vec<Pin>,
-    /// Attempts that sent something.
-    sends: u32,
-    /// Times the only worker was tried again.
-    again_there: u32,
-    /// When the first attempt failed.
-    failed_at: Option<Moment>,
-    /// Nobody was left who could have taken it: it waits as one that found nobody in the first place.
-    waits_for_anybody: bool,
-    /// Room in the budget, held while the retry that needed it runs.
-    permit: Option<RetryPermit>,
-    last: Option<Failure>,
-}
-
-impl Tries {
-    /// Whether another attempt may follow, after the pause that it needs. The rule is the table in [`crate::retry`].
-    async fn again(
-        &mut self,
-        gateway: &Gateway,
-        model: &ModelView,
-        worker: WorkerId,
-        pinned: bool,
-        failure: Failure,
-        deadline: Moment,
-    ) -> bool {
-        let class = failure.class;
-        let failed_at = *self.failed_at.get_or_insert(gateway.clock.now());
-        (self.permit, self.waits_for_anybody) = (None, false);
-        // Of several 503s the longest wait is what the client is told.
-        let failure = match self.last.take() {
-            Some(before) if before.retry_after() > failure.retry_after() && before.status == failure.status => before,
-            _ => failure,
-        };
-        let status = failure.status;
-        self.last = Some(failure);
-        let Some(class) = class else { return false };
-        if class != AttemptClass::C0 {
-            self.sends += 1;
-            if self.sends >= gateway.rules.retry.sends {
-                return false;
-            }
-        }
-        self.excluded.push(Pin { worker, rank: None });
-        let workers = || model.candidates.iter().map(|candidate| candidate.target.worker);
-        if !pinned && workers().any(|worker| !self.excluded.iter().any(|tried| tried.worker == worker)) {
-            if class == AttemptClass::C2 {
-                self.permit = gateway.retry_permit();
-                return self.permit.is_some();
-            }
-            return true;
-        }
-        // What was not even sent is as if it came now: also to wait, where that is allowed, for whoever comes (back).
-        let may_wait = gateway.clock.now().since(failed_at) < gateway.lobby.rules().nobody;
-        if class == AttemptClass::C0 && may_wait {
-            self.waits_for_anybody = true;
-            self.excluded.clear();
-            return true;
-        }
-        let alone = pinned || workers().all(|other| other == worker);
-        if !alone || !(class == AttemptClass::C1 || status == Some(503)) {
-            return false;
-        }
-        self.permit = gateway.retry_permit();
-        if self.permit.is_none() {
-            return false;
-        }
-        let pause = gateway.rules.retry.delay(self.again_there, gateway.ids.draw());
-        self.again_there += 1;
-        if gateway.clock.now() + pause >= deadline {
-            return false;
-        }
-        tokio::time::sleep(pause).await;
-        // By now it may be known that it is gone.
-        self.waits_for_anybody = may_wait;
-        self.excluded.clear();
-        true
     }
 }
 

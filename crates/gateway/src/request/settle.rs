@@ -6,10 +6,11 @@
 
 mod log;
 mod prefill;
+mod told;
 
 use std::sync::{Arc, atomic::Ordering};
 
-use dialect::{ApiError, Chunk, ErrorCode, Usage};
+use dialect::{ApiError, ErrorCode, Usage};
 use fleet::FailureKind;
 use kv_blocks::{Moment, Target};
 use parity::Basis;
@@ -18,7 +19,10 @@ use routing::{
     receipt::{Attempt, AttemptClass, AttemptResult, DecisionId, Hold, Outcome, OutcomeKind, Receipt, Timing, Verdict},
 };
 
-use self::log::{End, Logged};
+use self::{
+    log::{End, Logged},
+    told::Leaves,
+};
 use super::{
     ReplyHeaders,
     dispatch::{BodyKind, Content, Failure},
@@ -81,14 +85,6 @@ pub(crate) struct Won {
     pub(super) sent: Moment,
 }
 
-/// What a request leaves at its engine beside a cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Leaves {
-    Nothing,
-    /// A response to go on from: who has it is remembered by its id.
-    Response,
-}
-
 #[derive(Debug)]
 struct OpenAttempt {
     target: Target,
@@ -141,15 +137,6 @@ impl Settle {
         Shape::of(self.route.path)
     }
 
-    /// What comes of the request stays at the engine.
-    pub(crate) fn will_be_kept(&mut self) {
-        self.leaves = Leaves::Response;
-    }
-
-    pub(crate) fn is_kept(&self) -> bool {
-        self.leaves == Leaves::Response
-    }
-
     pub(crate) fn id(&self) -> DecisionId {
         self.id
     }
@@ -185,11 +172,6 @@ impl Settle {
     /// Who gets the request will look for its prompt in a prefix cache.
     pub(crate) fn looked_up(&mut self, looked_up: LookedUp) {
         self.looked_up = Some(looked_up);
-    }
-
-    /// What the reply says of its prompt need not be what we would say.
-    pub(crate) fn counts_otherwise(&mut self) {
-        self.looked_up = self.looked_up.map(LookedUp::counted_otherwise);
     }
 
     /// A decision was made; the load it counted is ours to free. `leg`: another worker computes the prompt.
@@ -260,18 +242,6 @@ impl Settle {
             self.gateway.metrics.open_streams.inc();
         }
         self.publish(None);
-    }
-
-    /// What one event, or the whole body, said about the reply.
-    pub(crate) fn note(&mut self, chunk: &Chunk<'_>) {
-        self.usage = chunk.usage.map(|usage| usage.after(self.usage)).or(self.usage);
-        if let (true, Some(id), Some(won)) = (self.is_kept(), &chunk.response_id, &self.won) {
-            self.gateway.response_homes.learn(id, won.target.worker, self.gateway.clock.now());
-        }
-        if let Some(reason) = &chunk.finish_reason {
-            self.finish_reason = Some(Arc::from(&**reason));
-        }
-        self.in_band_error |= chunk.error.is_some();
     }
 
     /// The reply reached the client whole.

@@ -55,10 +55,15 @@ impl Spoken {
         }
     }
 
-    /// Refuses a request that no worker of the model has words for. Where none is there the request waits like any other.
-    pub(super) fn check(self, model: &ModelView) -> Result<(), ApiError> {
+    /// Whether some worker of the model has words for it. Where none is there at all the request waits like any other.
+    fn by_some(self, model: &ModelView) -> bool {
         let candidates = &model.candidates;
-        if candidates.is_empty() || candidates.iter().any(|candidate| self.by(&candidate.worker)) {
+        candidates.is_empty() || candidates.iter().any(|candidate| self.by(&candidate.worker))
+    }
+
+    /// Refuses a request that no worker of the model has words for.
+    pub(super) fn check(self, model: &ModelView) -> Result<(), ApiError> {
+        if self.by_some(model) {
             return Ok(());
         }
         let message = format!(
@@ -113,7 +118,8 @@ impl Wording {
             Dialect::Messages => {
                 let Translated { body, untranslatable } =
                     beside(gateway, call, |body| dialect::messages_to_chat(&body)).await??;
-                Ok(Self { chat: Some(body.into()), untranslatable, ..own })
+                let spoken = if untranslatable.is_some() { Spoken::Native } else { spoken };
+                Ok(Self { chat: Some(body.into()), untranslatable, spoken, ..own })
             }
             Dialect::Responses => {
                 let read = |body: Bytes| {
@@ -125,6 +131,15 @@ impl Wording {
                 Ok(Self { chat: Some(chat.into()), fidelity, keeps_state, previous, ..own })
             }
             _ => Ok(own),
+        }
+    }
+
+    /// Refuses a request that no worker of the model has words for.
+    pub(super) fn is_spoken(&self, model: &ModelView) -> Result<(), ApiError> {
+        match &self.untranslatable {
+            Some(why) if !self.spoken.by_some(model) => Err(ApiError::new(ErrorCode::InvalidRequest, why.clone())),
+            Some(_) => Ok(()),
+            None => self.spoken.check(model),
         }
     }
 

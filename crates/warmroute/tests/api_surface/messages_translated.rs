@@ -167,3 +167,19 @@ fn what_no_chat_can_say_is_refused_before_anything_is_sent() {
     assert_eq!(pair.engine.requests(), 0);
     pair.router_settles();
 }
+
+#[test]
+fn a_reply_of_some_length_is_translated_whole_and_one_without_end_is_refused() {
+    let pair = Pair::start();
+    let long = "word ".repeat(600_000);
+    let said = json!({"id": "1", "choices": [{"message": {"content": long}, "finish_reason": "stop"}]}).to_string();
+    pair.engine.script(Reply::whole(json_reply("200 OK", "", &said)));
+    let (_, reply) = pair.carried("/v1/messages", BODY);
+    assert_eq!((reply.status, reply.clean), (200, true));
+    assert_eq!(reply.json()["content"][0]["text"], long);
+    let head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
+    pair.engine.script(Reply::Endless(head, chunk(&[b' '; 65_536])));
+    let (_, reply) = pair.carried("/v1/messages", BODY);
+    assert_eq!((reply.status, reply.json()["error"]["type"].as_str()), (502, Some("api_error")));
+    pair.router_settles();
+}

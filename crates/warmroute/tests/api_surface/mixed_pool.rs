@@ -61,3 +61,20 @@ fn the_configuration_beats_what_a_worker_says() {
         assert_eq!(engine.next_request().line(), format!("POST {path} HTTP/1.1"));
     }
 }
+
+#[test]
+fn what_no_chat_can_say_goes_to_a_worker_that_takes_messages() {
+    let native = ScriptedEngine::speaking_messages(Reply::whole(json_reply("200 OK", "", r#"{"type":"message"}"#)));
+    let plain = ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", CHAT)));
+    let workers = [format!("native={}", native.url()), format!("plain={}", plain.url())];
+    let router = Program::serve(&workers, &["--policy", "round_robin"]).ready(2);
+    let body = json!({"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}],
+        "tools": [{"type": "web_search_20250305", "name": "web_search"}]});
+    for _ in 0..4 {
+        let reply = RawClient::post(&router.data(), "/v1/messages", body.to_string().as_bytes());
+        assert_eq!((reply.status, reply.header("x-warmroute-worker")), (200, Some("native")));
+    }
+    let receipt = &router.receipts()[0];
+    assert_eq!(receipt["excluded"], json!([{"target": {"worker": "plain", "dp_rank": 0}, "reason": "dialect"}]));
+    assert_eq!(plain.requests(), 0);
+}

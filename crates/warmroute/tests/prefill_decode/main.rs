@@ -7,5 +7,6 @@ mod connectors;
 mod converted;
 mod failures;
 mod handed_over;
+mod messages;
 mod pools;
 mod who;

@@ -1,6 +1,6 @@
 //! A worker's reply in the words of the client.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use dialect::MessageStream;
@@ -25,35 +25,15 @@ impl Back {
         Self::Message { model, prompt_tokens, request_id }
     }
 
-    /// The reply, of which a stream is still in the worker's words: see [`Self::stream`].
-    pub(in crate::request) async fn reply(&self, committed: Committed) -> Result<Committed, Failure> {
+    /// The reply, of which a stream is still in the worker's words: see [`Self::stream`]. `left` is the time for the rest of
+    /// one that is long.
+    pub(in crate::request) async fn reply(&self, committed: Committed, left: Duration) -> Result<Committed, Failure> {
         let Self::Message { model, request_id, .. } = self else { return Ok(committed) };
-        let Committed { mut head, content } = committed;
-        let ok = head.status.is_success();
-        let bytes = match content {
-            Content::Begun { kind: BodyKind::Events, .. } if ok => return Ok(Committed { head, content }),
-            Content::Whole(bytes) => bytes,
-            Content::Begun { first, mut rest, .. } => {
-                let mut held = Held::default();
-                held.push(first);
-                while let Some(data) = dispatch::next_data(&mut rest).await {
-                    held.push(data.map_err(|_| unread("ended before its announced end"))?);
-                    if held.len() > LONGEST {
-                        return Err(unread("is longer than 16 MiB and cannot become a message"));
-                    }
-                }
-                held.into_bytes()
-            }
-        };
-        let translated = if ok {
-            dialect::message_from_chat(&bytes, model).ok_or_else(|| unread("is no chat completion"))?
-        } else {
-            dialect::error_from_chat(head.status.as_u16(), &bytes, request_id)
-        };
-        is_json(&mut head);
-        Ok(Committed { head, content: Content::Whole(translated.into()) })
+        match tokio::time::timeout(left, translated(committed, model, request_id)).await {
+            Ok(translated) => translated,
+            Err(_) => Err(Failure::timeout(left)),
+        }
     }
-
     /// What is left of an attempt that failed.
     pub(in crate::request) fn failure(&self, mut failure: Failure) -> Failure {
         if let (Self::Message { request_id, .. }, LastWord::Pass(head, bytes)) = (self, &mut failure.reply) {
@@ -70,6 +50,33 @@ impl Back {
             Self::Message { model, prompt_tokens, .. } => Some(MessageStream::new(&**model, *prompt_tokens)),
         }
     }
+}
+
+async fn translated(committed: Committed, model: &str, request_id: &str) -> Result<Committed, Failure> {
+    let Committed { mut head, content } = committed;
+    let ok = head.status.is_success();
+    let bytes = match content {
+        Content::Begun { kind: BodyKind::Events, .. } if ok => return Ok(Committed { head, content }),
+        Content::Whole(bytes) => bytes,
+        Content::Begun { first, mut rest, .. } => {
+            let mut held = Held::default();
+            held.push(first);
+            while let Some(data) = dispatch::next_data(&mut rest).await {
+                held.push(data.map_err(|_| unread("ended before its announced end"))?);
+                if held.len() > LONGEST {
+                    return Err(unread("is longer than 16 MiB and cannot become a message"));
+                }
+            }
+            held.into_bytes()
+        }
+    };
+    let translated = if ok {
+        dialect::message_from_chat(&bytes, model).ok_or_else(|| unread("is no chat completion"))?
+    } else {
+        dialect::error_from_chat(head.status.as_u16(), &bytes, request_id)
+    };
+    is_json(&mut head);
+    Ok(Committed { head, content: Content::Whole(translated.into()) })
 }
 
 fn is_json(head: &mut Parts) {
