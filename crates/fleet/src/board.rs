@@ -63,6 +63,8 @@ pub(crate) struct Board {
     shared: Mutex<HashMap<String, Weak<SharedSocket>>>,
     /// Workers that have had their first verdict.
     pub(crate) settled: watch::Sender<usize>,
+    /// Counts looks at workers.
+    pub(crate) looks: watch::Sender<u64>,
 }
 
 impl std::fmt::Debug for Board {
@@ -76,9 +78,9 @@ impl Board {
     pub(crate) fn new(entries: Vec<Entry>, ejection: Ejection, index: Arc<KvIndex>, clock: Clock) -> Self {
         let failing = entries.iter().map(|_| AtomicBool::new(false)).collect();
         let snapshot = ArcSwap::from_pointee(snapshot_build::build(&entries));
-        let settled = watch::Sender::new(0);
+        let (settled, looks) = (watch::Sender::new(0), watch::Sender::new(0));
         let (entries, claims, shared) = (Mutex::new(entries), Mutex::default(), Mutex::default());
-        Self { clock, index, ejection, snapshot, entries, failing, claims, shared, settled }
+        Self { clock, index, ejection, snapshot, entries, failing, claims, shared, settled, looks }
     }
 
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
@@ -185,6 +187,22 @@ impl Board {
             return (Next::CheckIn(std::time::Duration::MAX), false);
         };
         (entry.health.next(now), std::mem::take(&mut entry.concerned))
+    }
+
+    /// A worker is to be looked at before its next look is due.
+    pub(crate) fn want_look(&self, id: WorkerId) {
+        if let Some(entry) = self.entries.lock().get_mut(id.0 as usize) {
+            entry.concerned = true;
+            entry.wake.notify_one();
+        }
+    }
+
+    /// A worker was looked at, whatever came of it.
+    pub(crate) fn looked_at(&self, id: WorkerId) {
+        if let Some(entry) = self.entries.lock().get_mut(id.0 as usize) {
+            entry.looked_at = self.clock.now();
+        }
+        self.looks.send_modify(|looks| *looks += 1);
     }
 
     /// What an engine's metrics said, read `at`.

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use event_sources::{SourceHandle, StreamState};
-use kv_blocks::{DpRank, Target};
+use kv_blocks::{DpRank, Moment, Target};
 use tokio::sync::Notify;
 
 use crate::{CacheSource, ModelArtefacts, PrefixCacheCounters, RankView, Verdict, WorkerView, health::Health};
@@ -29,6 +29,8 @@ pub(crate) struct Entry {
     pub(crate) wake: Arc<Notify>,
     /// A failed request asks for a look before the next one is due.
     pub(crate) concerned: bool,
+    /// When it was last looked at, its list of models with it.
+    pub(crate) looked_at: Moment,
 }
 
 impl Entry {
@@ -45,6 +47,7 @@ impl Entry {
             was_ready: false,
             wake: Arc::default(),
             concerned: false,
+            looked_at: Moment::START,
         }
     }
 

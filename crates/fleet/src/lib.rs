@@ -17,6 +17,7 @@ mod entry;
 mod failure;
 mod fleet;
 mod health;
+mod lists;
 mod look;
 mod meeting;
 mod model_report;

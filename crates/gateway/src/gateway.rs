@@ -21,6 +21,7 @@ use routing::{
 };
 
 use crate::{
+    alike::Alike,
     cut_switch::CutSwitch,
     decision_log::DecisionLog,
     desk::Desk,
@@ -30,11 +31,13 @@ use crate::{
     load_telemetry::LoadCollector,
     lobby::{Lobby, Waiting},
     metrics::{ClusterResults, Metrics},
+    model_lists::{ModelListSettings, ModelLists},
     model_names::ModelNames,
     model_routing::ModelRouting,
     prefix_telemetry::PrefixCollector,
     request::{
-        ClusterSettings, Clusters, Disaggregation, HookSettings, Hooks, Identify, Prefills, ReplyHeaders, StreamLimits,
+        ClusterSettings, Clusters, Disaggregation, Hedging, HookSettings, Hooks, Identify, Prefills, ReplyHeaders,
+        StreamLimits,
     },
     reservations::Reservations,
     retry::{RetryBudget, RetryPermit, RetryRules},
@@ -106,6 +109,12 @@ pub struct Rules {
     pub hooks: Vec<HookSettings>,
     /// Which headers tell of the routing.
     pub headers: ReplyHeaders,
+    /// How long a finished reply answers requests like its own; `None` = every request is sent.
+    pub deduplication: Option<Duration>,
+    /// How old the list of models may be.
+    pub model_lists: ModelListSettings,
+    /// Where no byte came within this, another worker is asked too.
+    pub hedge_after: Option<Duration>,
 }
 
 /// Everything [`Gateway::new`] needs.
@@ -161,6 +170,9 @@ pub struct Gateway {
     pub(crate) shared_prefixes: Option<SharedPrefixes>,
     pub(crate) names: ModelNames,
     pub(crate) hooks: Option<Hooks>,
+    pub(crate) alike: Option<Arc<Alike>>,
+    pub(crate) model_lists: ModelLists,
+    pub(crate) hedging: Option<Hedging>,
     /// Requests whose account is open.
     pub(crate) running: AtomicU64,
     budget: RetryBudget,
@@ -211,6 +223,9 @@ impl Gateway {
             clusters,
             names: rules.names,
             hooks: Hooks::new(rules.hooks, registry),
+            hedging: rules.hedge_after.map(|after| Hedging::new(after, registry)),
+            model_lists: ModelLists::new(rules.model_lists, registry),
+            alike: rules.deduplication.map(|ttl| Arc::new(Alike::new(ttl, clock, registry))),
             shared_prefixes: rules.shared_prefixes.map(SharedPrefixes::new),
             judge: Judge::new(parity, Arc::clone(&fleet), clock),
             fleet,

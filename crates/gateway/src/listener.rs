@@ -49,10 +49,12 @@ pub async fn serve(gateway: Arc<Gateway>, listener: net::Listener, phase: watch:
     // Beside the accepting, which stands still at the limit of connections.
     let ticking = ticking(Arc::clone(&gateway));
     let learning = learning(Arc::clone(&gateway));
+    let listing = Arc::clone(&gateway);
     tokio::select! {
         drained = accept_and_drain(gateway, listener, phase) => drained,
         never = ticking => match never {},
         never = learning => match never {},
+        never = listing.keep_model_list() => match never {},
     }
 }
 

@@ -14,9 +14,11 @@ mod compat_headers;
 mod decide;
 mod dispatch;
 mod headers;
+mod hedge;
 mod hold;
 mod hooks;
 mod identify;
+mod joined;
 mod looked_up;
 mod prefill;
 mod receipt;
@@ -46,6 +48,7 @@ pub(crate) use clusters::Clusters;
 pub use clusters::{Cluster, ClusterSettings};
 pub use compat_headers::ReplyHeaders;
 pub(crate) use dispatch::no_worker;
+pub(crate) use hedge::Hedging;
 pub use hooks::HookSettings;
 pub(crate) use hooks::Hooks;
 pub(crate) use identify::Identify;
@@ -53,7 +56,7 @@ pub(crate) use prefill::Prefills;
 pub use prefill::{Connector, Disaggregation};
 pub(crate) use relay::StreamLimits;
 pub(crate) use reply::ReplyBody;
-pub(crate) use settle::Won;
+pub(crate) use settle::{Settle, Won};
 
 use self::{
     accept::Call,
@@ -61,12 +64,12 @@ use self::{
     clusters::Membership,
     decide::{Placed, Placement},
     dispatch::{Content, Failure, LastWord},
+    hedge::Asked,
     hold::{TurnedAway, Wait},
     looked_up::LookedUp,
     prefill::{Handover, Legs, Policies, Sent},
     receipt::About,
     relay::{Begun, Relay},
-    settle::Settle,
 };
 use crate::{
     Gateway,
@@ -117,15 +120,19 @@ async fn routed(
         return refused(settle, &error);
     }
     let result = match route.endpoint {
-        Endpoint::Generate(dialect) => return generate(gateway, call, dialect, settle).await,
+        Endpoint::Generate(dialect) => return joined::generate(gateway, call, dialect, settle).await,
         Endpoint::Tokenize => return tokenize::tokenize(gateway, call, settle).await,
         Endpoint::Detokenize => return tokenize::detokenize(gateway, call, settle).await,
         Endpoint::Route => route_api::route(gateway, &call).await,
         Endpoint::PotentialLoads => route_api::potential_loads(gateway, &call).await,
         Endpoint::PrefillComplete => route_api::prefill_complete(gateway, &call, below(route, call.target.path())),
         Endpoint::FreeReservation => route_api::free(gateway, &call, below(route, call.target.path())),
-        Endpoint::Models => Ok(reply::json(200, &gateway.model_list(), &request_id)),
+        Endpoint::Models => {
+            gateway.fresh_model_list().await;
+            Ok(reply::json(200, &gateway.model_list(), &request_id))
+        }
         Endpoint::Model => {
+            gateway.fresh_model_list().await;
             gateway.one_model(below(route, call.target.path())).map(|model| reply::json(200, &model, &request_id))
         }
         Endpoint::Health => Ok(reply::json(200, &gateway.health(), &request_id)),
@@ -255,6 +262,8 @@ async fn carried(
         let Some(worker) = found(target) else {
             return refused(settle, &dispatch::no_worker());
         };
+        let mut asked = Asked { worker: Arc::clone(&worker.worker), target };
+        let mut also_failed = None;
         let legs = prefill.and_then(|leg| {
             let (decode, prefill) = (&*worker.worker, &*found(leg.target)?.worker);
             Some(Legs { gateway, call: &call, decode, target, prefill, leg, deadline })
@@ -266,7 +275,11 @@ async fn carried(
                 // A retry may go to an engine that is not told.
                 settle.rewrote(with_turn.iter().map(|_| turn::REWRITE).collect());
                 let body = with_turn.unwrap_or_else(|| call.body.bytes().clone());
-                Sent::Decode(Box::new(dispatch::attempt(gateway, &call, body, &worker.worker, target, deadline).await))
+                let answered =
+                    hedge::attempt(gateway, (&call, body), &model, &placement, asked, deadline, &mut settle).await;
+                asked = answered.by;
+                also_failed = answered.failed;
+                Sent::Decode(Box::new(answered.result))
             }
             Some(legs) => prefill::send(&legs, &mut settle).await,
         };
@@ -280,16 +293,21 @@ async fn carried(
         let failure = match answer {
             Ok(committed) => {
                 if committed.head.status.is_success() {
-                    ties.served(gateway, target.worker);
+                    ties.served(gateway, asked.target.worker);
                 }
-                return relayed(gateway, committed, worker.worker.id, settle);
+                return relayed(gateway, committed, asked.worker.id, settle);
             }
             Err(failure) => failure,
         };
         settle.attempt_failed(&failure);
         // Who named the prefill worker left the other one open.
-        let pinned = pin.is_some_and(|pin| pin.worker == target.worker);
-        if !tries.again(gateway, &model, target.worker, pinned, failure, deadline).await {
+        let last = asked.target.worker;
+        let pinned = pin.is_some_and(|pin| pin.worker == last);
+        if let Some(other) = also_failed {
+            tries.excluded.push(other);
+            tries.sends += 1;
+        }
+        if !tries.again(gateway, &model, last, pinned, failure, deadline).await {
             return last_word(settle, tries.last.map_or_else(|| LastWord::Error(dispatch::no_worker()), |it| it.reply));
         }
         // Workers may have gone or come back since: what was learned from this attempt is in the new snapshot.
