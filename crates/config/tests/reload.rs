@@ -16,8 +16,14 @@ fn every_changed_key_is_named_with_what_counts_only_from_the_next_start_on_apart
          routing: {policy: warm}\nserver: {port: 1234, max_body_bytes: 1MiB}\nparity: {window: 60s}\n",
     );
     let changes = Changes::between(&old, &new);
-    let live =
-        ["routing.policy", "server.max_body_bytes", "workers[a].weight", "workers[b]", "workers[c]", "workers[a].api_key"];
+    let live = [
+        "routing.policy",
+        "server.max_body_bytes",
+        "workers[a].weight",
+        "workers[b]",
+        "workers[c]",
+        "workers[a].api_key",
+    ];
     assert_eq!(changes.live, live);
     assert_eq!(changes.restart_needed, ["parity.window", "server.listen", "server.port"]);
     assert_eq!(Changes::between(&old, &old), Changes::default());
@@ -34,7 +40,10 @@ fn what_is_shown_as_in_force_after_a_change_is_what_is_in_force() {
     let taken = new.taken_over(&old);
     let shown = taken.to_json();
     assert_eq!((&shown["server"]["port"], &shown["server"]["keep_alive"]), (&"auto".into(), &"3s".into()));
-    assert_eq!((&shown["kv_events"]["memory_budget"], &shown["kv_events"]["stale_after"]), (&"512MiB".into(), &"9s".into()));
+    assert_eq!(
+        (&shown["kv_events"]["memory_budget"], &shown["kv_events"]["stale_after"]),
+        (&"512MiB".into(), &"9s".into())
+    );
     assert_eq!((&shown["logging"]["level"], &shown["logging"]["format"]), (&"debug".into(), &"auto".into()));
     assert_eq!(taken.server.listen, old.server.listen);
     assert_eq!(taken.kv_events.memory_budget, old.kv_events.memory_budget);

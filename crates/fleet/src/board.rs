@@ -70,6 +70,8 @@ pub(crate) struct Board {
     shared: Mutex<HashMap<String, Weak<SharedSocket>>>,
     /// Workers that have had their first verdict.
     pub(crate) judged: watch::Sender<HashSet<WorkerId>>,
+    /// Counts looks at workers.
+    pub(crate) looks: watch::Sender<u64>,
 }
 
 impl std::fmt::Debug for Board {
@@ -83,10 +85,10 @@ impl Board {
     pub(crate) fn new(entries: Vec<Entry>, ejection: Ejection, index: Arc<KvIndex>, clock: Clock) -> Self {
         let failing = entries.iter().map(|entry| (entry.view.id, AtomicBool::new(false))).collect();
         let snapshot = ArcSwap::from_pointee(snapshot_build::build(&entries));
-        let judged = watch::Sender::default();
+        let (judged, looks) = (watch::Sender::default(), watch::Sender::new(0));
         let (entries, claims, shared) = (Mutex::new(entries), Mutex::default(), Mutex::default());
         let (ejection, failing) = (RwLock::new(ejection), RwLock::new(failing));
-        Self { clock, index, ejection, snapshot, entries, failing, claims, shared, judged }
+        Self { clock, index, ejection, snapshot, entries, failing, claims, shared, judged, looks }
     }
 
     /// Takes a worker in, whose number is higher than all before it.
@@ -219,6 +221,22 @@ impl Board {
             return (Next::CheckIn(std::time::Duration::MAX), false);
         };
         (entry.health.next(now), std::mem::take(&mut entry.concerned))
+    }
+
+    /// A worker is to be looked at before its next look is due.
+    pub(crate) fn want_look(&self, id: WorkerId) {
+        if let Some(entry) = find(&mut self.entries.lock(), id) {
+            entry.concerned = true;
+            entry.wake.notify_one();
+        }
+    }
+
+    /// A worker was looked at, whatever came of it.
+    pub(crate) fn looked_at(&self, id: WorkerId) {
+        if let Some(entry) = find(&mut self.entries.lock(), id) {
+            entry.looked_at = self.clock.now();
+        }
+        self.looks.send_modify(|looks| *looks += 1);
     }
 
     /// What an engine's metrics said, read `at`.

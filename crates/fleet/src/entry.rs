@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use event_sources::{SourceHandle, StreamState};
-use kv_blocks::{BlockSize, DpRank, Target};
+use kv_blocks::{BlockSize, DpRank, Moment, Target};
 use net::Clock;
 use tokio::sync::Notify;
 
@@ -39,6 +39,8 @@ pub(crate) struct Entry {
     pub(crate) concerned: bool,
     /// Whether it gets new requests.
     pub(crate) admission: Admission,
+    /// When it was last looked at, its list of models with it.
+    pub(crate) looked_at: Moment,
 }
 
 impl Entry {
@@ -56,6 +58,7 @@ impl Entry {
             wake: Arc::default(),
             concerned: false,
             admission: Admission::Open,
+            looked_at: Moment::START,
         }
     }
 

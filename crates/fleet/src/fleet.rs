@@ -95,6 +95,10 @@ impl Fleet {
         self.board.snapshot()
     }
 
+    pub(crate) fn board(&self) -> &Board {
+        &self.board
+    }
+
     /// The tokenizer that the configuration gives this model, known also before any worker lists it. The first call for
     /// a model may take seconds.
     pub async fn configured_artefacts(&self, model: &str) -> Option<Arc<crate::ModelArtefacts>> {

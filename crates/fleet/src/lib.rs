@@ -19,6 +19,7 @@ mod entry;
 mod failure;
 mod fleet;
 mod health;
+mod lists;
 mod look;
 mod meeting;
 mod model_report;

@@ -147,6 +147,7 @@ impl Supervisor {
                 (from, found) = ended(&mut self.look) => {
                     self.last_look = self.board.clock.now();
                     self.looked(from, found).await;
+                    self.board.looked_at(self.orders.id);
                 }
                 (_, found) = ended(&mut self.aside) => self.asked(found).await,
                 () = async {

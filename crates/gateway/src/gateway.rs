@@ -21,6 +21,7 @@ use routing::{
 };
 
 use crate::{
+    alike::Alike,
     cut_switch::CutSwitch,
     decision_log::DecisionLog,
     desk::Desk,
@@ -30,12 +31,13 @@ use crate::{
     load_telemetry::LoadCollector,
     lobby::{Lobby, Waiting},
     metrics::{ClusterResults, Metrics},
+    model_lists::{ModelListSettings, ModelLists},
     model_names::ModelNames,
     model_routing::ModelRouting,
     prefix_telemetry::PrefixCollector,
     request::{
-        ClusterSettings, Clusters, Disaggregation, HookSettings, Hooks, Identify, Prefills, ReplyHeaders, Rewriting,
-        StreamLimits,
+        ClusterSettings, Clusters, Disaggregation, Hedging, HookSettings, Hooks, Identify, Prefills, ReplyHeaders,
+        Rewriting, StreamLimits,
     },
     reservations::Reservations,
     response_homes::ResponseHomes,
@@ -110,6 +112,12 @@ pub struct Rules {
     pub headers: ReplyHeaders,
     /// What is changed in requests.
     pub rewriting: Rewriting,
+    /// How long a finished reply answers requests like its own; `None` = every request is sent.
+    pub deduplication: Option<Duration>,
+    /// How old the list of models may be.
+    pub model_lists: ModelListSettings,
+    /// Where no byte came within this, another worker is asked too.
+    pub hedge_after: Option<Duration>,
 }
 
 /// Everything [`Gateway::new`] needs.
@@ -168,6 +176,9 @@ pub struct Gateway {
     pub(crate) names: ModelNames,
     pub(crate) hooks: Hooks,
     pub(crate) response_homes: Arc<ResponseHomes>,
+    pub(crate) alike: Arc<Alike>,
+    pub(crate) model_lists: Arc<ModelLists>,
+    pub(crate) hedging: Arc<Hedging>,
     /// Requests whose account is open.
     pub(crate) running: Arc<AtomicU64>,
     /// Whether a drain has begun.
@@ -189,6 +200,8 @@ pub(crate) struct RequestRules {
     pub(crate) max_prefix_bytes: usize,
     pub(crate) headers: ReplyHeaders,
     pub(crate) rewriting: Rewriting,
+    pub(crate) deduplication: Option<Duration>,
+    pub(crate) hedge_after: Option<Duration>,
 }
 
 impl RequestRules {
@@ -205,6 +218,8 @@ impl RequestRules {
             session_headers: rules.session_headers,
             headers: rules.headers,
             rewriting: rules.rewriting,
+            deduplication: rules.deduplication,
+            hedge_after: rules.hedge_after,
         }
     }
 }
@@ -241,6 +256,9 @@ impl Gateway {
             clusters,
             hooks,
             names,
+            hedging: Arc::new(Hedging::new(registry)),
+            model_lists: Arc::new(ModelLists::new(rules.model_lists, registry)),
+            alike: Arc::new(Alike::new(rules.deduplication.unwrap_or_default(), clock, registry)),
             shared_prefixes: rules.shared_prefixes.map(|settings| Arc::new(SharedPrefixes::new(settings))),
             judge: Arc::new(Judge::new(parity, Arc::clone(&fleet), clock)),
             fleet,
@@ -275,6 +293,8 @@ impl Gateway {
     #[must_use]
     pub fn reconfigured(&self, limits: Limits, mut rules: Rules) -> Self {
         self.lobby.reconfigure(rules.waiting);
+        self.alike.reconfigure(rules.deduplication.unwrap_or_default());
+        self.model_lists.reconfigure(rules.model_lists);
         Self {
             hooks: self.hooks.replaced(std::mem::take(&mut rules.hooks)),
             names: std::mem::take(&mut rules.names),
@@ -300,6 +320,9 @@ impl Gateway {
             cut: Arc::clone(&self.cut),
             reservations: Arc::clone(&self.reservations),
             response_homes: Arc::clone(&self.response_homes),
+            alike: Arc::clone(&self.alike),
+            model_lists: Arc::clone(&self.model_lists),
+            hedging: Arc::clone(&self.hedging),
             clusters: self.clusters.clone(),
             shared_prefixes: self.shared_prefixes.clone(),
             running: Arc::clone(&self.running),

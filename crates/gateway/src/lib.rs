@@ -6,6 +6,7 @@
 //! **Invariant**: one request path; load is held by a drop guard from the decision to the last byte; nothing is tried
 //! again once a byte has gone out.
 
+mod alike;
 mod client_stream;
 mod cut_switch;
 mod decision_log;
@@ -21,6 +22,7 @@ mod listener;
 mod load_telemetry;
 mod lobby;
 mod metrics;
+mod model_lists;
 mod model_names;
 mod model_routing;
 mod models;
@@ -39,6 +41,7 @@ pub use in_force::InForce;
 pub use keys::Keys;
 pub use listener::{Drained, Phase, serve};
 pub use lobby::Waiting;
+pub use model_lists::ModelListSettings;
 pub use model_names::{ModelNameRule, ModelNames};
 pub use model_routing::{ModelRouting, ModelRules};
 pub use request::{Cluster, ClusterSettings, Connector, Disaggregation, HookSettings, ReplyHeaders, Rewriting};

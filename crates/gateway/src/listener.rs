@@ -64,10 +64,12 @@ pub async fn serve(
     // ever in force.
     let ticking = ticking(gateway.now());
     let learning = learning(gateway.now());
+    let listing = gateway.now();
     tokio::select! {
         drained = accept_and_drain(gateway, listeners, phase) => drained,
         never = ticking => match never {},
         never = learning => match never {},
+        never = listing.keep_model_list() => match never {},
     }
 }
 

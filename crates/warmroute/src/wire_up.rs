@@ -476,6 +476,9 @@ pub(crate) fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
         names: before_routing::names(&settings.models),
         hooks: before_routing::hooks(&settings.hooks),
         headers: before_routing::headers(settings.compat),
+        deduplication: settings.cache.deduplication,
+        model_lists: before_routing::model_lists(settings),
+        hedge_after: request.hedge_after,
         shared_prefixes: settings.routing.shared_prefix_routing.map(content_routing::shared_prefixes),
         rewriting: Rewriting {
             cache_control: settings.prefix_routing.anthropic_cache_control_injection,

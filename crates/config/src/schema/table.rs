@@ -423,8 +423,7 @@ const REQUEST: &[Key] = &[
         SECONDS,
         "~",
         "Where no byte came within this, another worker is asked too, and the first to answer counts; unset = off.",
-    )
-    .idle(),
+    ),
 ];
 
 const RETRY: &[Key] = &[

@@ -54,7 +54,12 @@ pub(crate) fn worker(name: &str, url: &str) -> Worker {
 }
 
 pub(crate) fn models(tokenizer: Tokenizer) -> Models {
-    Models { defaults: Model { tokenizer, chat_template: ChatTemplate::Auto }, entries: Default::default() }
+    Models {
+        defaults: Model { tokenizer, chat_template: ChatTemplate::Auto },
+        entries: Default::default(),
+        rules: Vec::new(),
+        aliases: Default::default(),
+    }
 }
 
 pub(crate) fn parts(workers: Vec<Worker>) -> FleetParts {

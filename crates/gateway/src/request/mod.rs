@@ -15,9 +15,11 @@ mod count_tokens;
 mod decide;
 mod dispatch;
 mod headers;
+mod hedge;
 mod hold;
 mod hooks;
 mod identify;
+mod joined;
 mod looked_up;
 mod prefill;
 mod receipt;
@@ -49,6 +51,7 @@ pub(crate) use clusters::Clusters;
 pub use clusters::{Cluster, ClusterSettings};
 pub use compat_headers::ReplyHeaders;
 pub(crate) use dispatch::no_worker;
+pub(crate) use hedge::Hedging;
 pub use hooks::HookSettings;
 pub(crate) use hooks::Hooks;
 pub(crate) use identify::Identify;
@@ -56,7 +59,7 @@ pub(crate) use prefill::Prefills;
 pub use prefill::{Connector, Disaggregation};
 pub(crate) use relay::StreamLimits;
 pub(crate) use reply::ReplyBody;
-pub(crate) use settle::Won;
+pub(crate) use settle::{Settle, Won};
 pub use wording::Rewriting;
 
 use self::{
@@ -70,7 +73,6 @@ use self::{
     prefill::{Handover, Legs, Policies, Sent},
     receipt::About,
     relay::{Begun, Relay},
-    settle::Settle,
     tries::Tries,
     wording::{Asked, Wording},
 };
@@ -125,7 +127,7 @@ async fn routed(
         return refused(settle, &error);
     }
     let result = match route.endpoint {
-        Endpoint::Generate(dialect) => return generate(gateway, call, dialect, settle).await,
+        Endpoint::Generate(dialect) => return joined::generate(gateway, call, dialect, settle).await,
         Endpoint::CountTokens => return count_tokens::count_tokens(gateway, call, settle).await,
         Endpoint::Tokenize => return tokenize::tokenize(gateway, call, settle).await,
         Endpoint::Detokenize => return tokenize::detokenize(gateway, call, settle).await,
@@ -133,8 +135,12 @@ async fn routed(
         Endpoint::PotentialLoads => route_api::potential_loads(gateway, &call).await,
         Endpoint::PrefillComplete => route_api::prefill_complete(gateway, &call, below(route, call.target.path())),
         Endpoint::FreeReservation => route_api::free(gateway, &call, below(route, call.target.path())),
-        Endpoint::Models => Ok(reply::json(200, &gateway.model_list(), &request_id)),
+        Endpoint::Models => {
+            gateway.fresh_model_list().await;
+            Ok(reply::json(200, &gateway.model_list(), &request_id))
+        }
         Endpoint::Model => {
+            gateway.fresh_model_list().await;
             gateway.one_model(below(route, call.target.path())).map(|model| reply::json(200, &model, &request_id))
         }
         Endpoint::Health => Ok(reply::json(200, &gateway.health(), &request_id)),
@@ -288,6 +294,8 @@ async fn carried(
         if !said.is_openai {
             settle.counts_otherwise();
         }
+        let mut answering = hedge::Asked { worker: Arc::clone(&worker.worker), target };
+        let mut also_failed = None;
         let legs = prefill.and_then(|leg| {
             let (decode, prefill) = (&*worker.worker, &*found(leg.target)?.worker);
             Some(Legs { gateway, call, decode, target, prefill, leg, deadline })
@@ -299,7 +307,15 @@ async fn carried(
                 // A retry may go to an engine that is not told.
                 settle.rewrote(with_turn.iter().map(|_| turn::REWRITE).collect());
                 let body = with_turn.unwrap_or_else(|| call.body.bytes().clone());
-                Sent::Decode(Box::new(dispatch::attempt(gateway, call, body, &worker.worker, target, deadline).await))
+                let answered = {
+                    let may_ask_two = !wording.keeps_state;
+                    let parts = (call, body);
+                    hedge::attempt(gateway, parts, may_ask_two, &model, &placement, answering, deadline, &mut settle)
+                        .await
+                };
+                answering = answered.by;
+                also_failed = answered.failed;
+                Sent::Decode(Box::new(answered.result))
             }
             Some(legs) => prefill::send(&legs, &mut settle).await,
         };
@@ -317,9 +333,9 @@ async fn carried(
         let failure = match answer {
             Ok(committed) => {
                 if committed.head.status.is_success() {
-                    ties.served(gateway, target.worker);
+                    ties.served(gateway, answering.target.worker);
                 }
-                return relayed(gateway, committed, worker.worker.id, back.stream(), settle);
+                return relayed(gateway, committed, answering.worker.id, back.stream(), settle);
             }
             Err(failure) => failure,
         };
@@ -329,8 +345,12 @@ async fn carried(
             return last_word(settle, failure.reply);
         }
         // Who named the prefill worker left the other one open.
-        let pinned = pin.is_some_and(|pin| pin.worker == target.worker);
-        if !tries.again(gateway, &model, target.worker, pinned, failure, deadline).await {
+        let last = answering.target.worker;
+        let pinned = pin.is_some_and(|pin| pin.worker == last);
+        if let Some(other) = also_failed {
+            tries.also(other);
+        }
+        if !tries.again(gateway, &model, last, pinned, failure, deadline).await {
             return last_word(settle, tries.last.map_or_else(|| LastWord::Error(dispatch::no_worker()), |it| it.reply));
         }
         // Workers may have gone or come back since: what was learned from this attempt is in the new snapshot.

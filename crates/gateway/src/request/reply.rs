@@ -13,7 +13,7 @@ use http_body::{Body, Frame, SizeHint};
 use serde::Serialize;
 
 use super::{compat_headers, headers, relay::Relay, settle::Settle};
-use crate::{ids::REQUEST_ID, routes::Shape};
+use crate::{alike::SharedBody, ids::REQUEST_ID, routes::Shape};
 
 /// The body of a reply.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub(crate) enum ReplyBody {
     Whole(Option<Bytes>, Option<Box<Settle>>),
     /// A worker's reply on its way.
     Relay(Box<Relay>),
+    /// A reply that others may read too.
+    Shared(Box<SharedBody>),
 }
 
 impl ReplyBody {
@@ -56,6 +58,7 @@ impl Body for ReplyBody {
                 Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))))
             }
             Self::Relay(relay) => Pin::new(relay.as_mut()).poll_frame(cx),
+            Self::Shared(shared) => Pin::new(shared.as_mut()).poll_frame(cx),
         }
     }
 
@@ -63,6 +66,7 @@ impl Body for ReplyBody {
         match self {
             Self::Whole(bytes, _) => bytes.is_none(),
             Self::Relay(relay) => relay.is_end_stream(),
+            Self::Shared(shared) => shared.is_end_stream(),
         }
     }
 
@@ -70,6 +74,7 @@ impl Body for ReplyBody {
         match self {
             Self::Whole(bytes, _) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
             Self::Relay(relay) => relay.size_hint(),
+            Self::Shared(shared) => shared.size_hint(),
         }
     }
 }

@@ -4,18 +4,19 @@
 //! ends the request ends the `Settle`: dropping it frees the load, counts one outcome and completes the receipt. A
 //! request whose end nobody announced is one whose client left.
 
+mod hedge;
 mod log;
 mod prefill;
 mod told;
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::{Arc, OnceLock, atomic::Ordering};
 
 use dialect::{ApiError, ErrorCode, Usage};
 use fleet::FailureKind;
 use kv_blocks::{Moment, Target};
 use parity::Basis;
 use routing::{
-    CacheSource, Decision, PrefillLeg, PrefillNote, Refusal,
+    CacheSource, Decision, Method, Policy, PrefillLeg, PrefillNote, Refusal,
     receipt::{Attempt, AttemptClass, AttemptResult, DecisionId, Hold, Outcome, OutcomeKind, Receipt, Timing, Verdict},
 };
 
@@ -71,6 +72,8 @@ pub(crate) struct Settle {
     in_band_error: bool,
     leaves: Leaves,
     end: Option<OutcomeKind>,
+    /// Told at the end whether the reply was whole and no error.
+    good: Option<Arc<OnceLock<bool>>>,
 }
 
 /// What of the last decision is told in headers and counted at the end.
@@ -125,6 +128,7 @@ impl Settle {
             in_band_error: false,
             leaves: Leaves::Nothing,
             end: None,
+            good: None,
         }
     }
 
@@ -144,6 +148,23 @@ impl Settle {
     /// The last decision's outcome, once there is one.
     pub(crate) fn won(&self) -> Option<&Won> {
         self.won.as_ref()
+    }
+
+    pub(crate) fn route(&self) -> &'static str {
+        self.route.path
+    }
+
+    /// Others wait for this reply: they want to know whether it may answer more of them.
+    pub(crate) fn tells_whether_good(&mut self, good: Arc<OnceLock<bool>>) {
+        self.good = Some(good);
+    }
+
+    /// Another request's reply answers this one: nobody is asked, and the receipt says so.
+    pub(crate) fn joined(&mut self, policy: Policy, status: u16) {
+        self.gateway.metrics.decided(policy.as_str(), Method::Dedup.as_str(), 0.0);
+        self.status = Some(status);
+        self.verdict = Some(Verdict::Joined(policy));
+        self.publish(None);
     }
 
     /// What headers tell beside the decision.
@@ -389,6 +410,10 @@ impl Drop for Settle {
         }
         if self.relaying {
             self.gateway.metrics.open_streams.dec();
+        }
+        if let Some(good) = &self.good {
+            let finished = !matches!(self.finish_reason.as_deref(), Some("error" | "abort"));
+            let _ = good.set(kind == OutcomeKind::Ok && finished);
         }
         let now = self.gateway.clock.now();
         let judged = self.judge(kind);

@@ -26,6 +26,12 @@ pub(super) struct Tries {
 }
 
 impl Tries {
+    /// This one was asked beside, and failed too.
+    pub(super) fn also(&mut self, other: Pin) {
+        self.excluded.push(other);
+        self.sends += 1;
+    }
+
     /// Whether another attempt may follow, after the pause that it needs. The rule is the table in [`crate::retry`].
     pub(super) async fn again(
         &mut self,

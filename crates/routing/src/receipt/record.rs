@@ -62,6 +62,7 @@ impl Receipt {
         match &self.verdict {
             Verdict::Decided(decision) => decision.policy,
             Verdict::Refused(refusal) => refusal.policy,
+            Verdict::Joined(policy) => *policy,
         }
     }
 
@@ -70,6 +71,7 @@ impl Receipt {
         match &self.verdict {
             Verdict::Decided(decision) => decision.method,
             Verdict::Refused(_) => Method::Policy,
+            Verdict::Joined(_) => Method::Dedup,
         }
     }
 
@@ -77,7 +79,7 @@ impl Receipt {
     pub fn decision(&self) -> Option<&Decision> {
         match &self.verdict {
             Verdict::Decided(decision) => Some(decision),
-            Verdict::Refused(_) => None,
+            Verdict::Refused(_) | Verdict::Joined(_) => None,
         }
     }
 
@@ -86,6 +88,7 @@ impl Receipt {
         match &self.verdict {
             Verdict::Decided(decision) => &decision.excluded,
             Verdict::Refused(refusal) => &refusal.excluded,
+            Verdict::Joined(_) => &[],
         }
     }
 
@@ -111,6 +114,8 @@ pub enum Verdict {
     Decided(Box<Decision>),
     /// Nobody could.
     Refused(Refusal),
+    /// Nobody was asked: another request's reply answers this one too. The policy that would have chosen.
+    Joined(Policy),
 }
 
 /// A receipt's name: 16 lower-case hex digits.
@@ -273,6 +278,8 @@ pub enum AttemptResult {
     MidStream,
     /// The client hung up.
     ClientGone,
+    /// Given up because another worker answered first.
+    Cancelled,
 }
 
 impl AttemptResult {
@@ -287,6 +294,7 @@ impl AttemptResult {
             Self::Protocol => "protocol",
             Self::MidStream => "mid_stream",
             Self::ClientGone => "client_gone",
+            Self::Cancelled => "cancelled",
         }
     }
 }

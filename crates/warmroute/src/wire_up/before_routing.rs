@@ -1,6 +1,6 @@
-//! The settings of what comes before the decision: hooks, names of models, and which headers tell of it.
+//! The settings of what comes before the decision: hooks, names and lists of models, and which headers tell of it.
 
-use gateway::{HookSettings, ModelNameRule, ModelNames, ReplyHeaders};
+use gateway::{HookSettings, ModelListSettings, ModelNameRule, ModelNames, ReplyHeaders};
 
 /// Hooks, with URLs that were checked with the configuration.
 pub(super) fn hooks(hooks: &[config::Hook]) -> Vec<HookSettings> {
@@ -34,4 +34,17 @@ pub(super) fn names(models: &config::Models) -> ModelNames {
 /// Headers of replies.
 pub(super) fn headers(compat: config::Compat) -> ReplyHeaders {
     ReplyHeaders { expose: compat.expose_routing_headers, vllm_router: compat.vllm_router_headers }
+}
+
+/// Ages of model lists.
+pub(super) fn model_lists(settings: &config::Settings) -> ModelListSettings {
+    let merged = settings.model_aggregation;
+    ModelListSettings {
+        own_ttl: settings.cache.model_ttl,
+        ttl: merged.ttl,
+        soft_ratio: merged.soft_ttl_ratio,
+        empty_ttl: merged.empty_ttl,
+        empty_max_ttl: merged.empty_max_ttl,
+        background: merged.background,
+    }
 }

@@ -3,8 +3,13 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod alike;
 mod files;
 mod headers;
+mod hedging;
 mod hooks;
 mod logging;
+mod model_lists;
 mod model_names;
+mod retries;
+mod unix_workers;

@@ -1,0 +1,36 @@
+//! Reading the workers' lists of models anew, for those who want them fresh.
+
+use std::time::Duration;
+
+use kv_blocks::{Moment, WorkerId};
+
+use crate::{Fleet, WorkerState, board::Board};
+
+impl Fleet {
+    /// Has the supervisors look at every ready worker whose list is older than `age`: each is asked once, however many want
+    /// to know. Resolves when all of them have been, or after `limit`.
+    pub async fn refresh_lists(&self, age: Duration, limit: Duration) {
+        let board = self.board();
+        let now = board.clock.now();
+        let mut looks = board.looks.subscribe();
+        let due: Vec<WorkerId> = ready(board, |looked_at| looked_at + age <= now);
+        for id in &due {
+            board.want_look(*id);
+        }
+        // One that went down meanwhile is not waited for.
+        let waits = || ready(board, |looked_at| looked_at < now).iter().any(|id| due.contains(id));
+        let all = async { while waits() && looks.changed().await.is_ok() {} };
+        let _ = tokio::time::timeout(limit, all).await;
+    }
+}
+
+/// Ready workers whose last look was at such a time.
+fn ready(board: &Board, looked: impl Fn(Moment) -> bool) -> Vec<WorkerId> {
+    let mut found = Vec::new();
+    board.each(|entry| {
+        if entry.view.state == WorkerState::Ready && looked(entry.looked_at) {
+            found.push(entry.view.id);
+        }
+    });
+    found
+}

@@ -1,0 +1,327 @@
+//! One reply on its way to everybody who asked for the same.
+//!
+//! Whoever waits drives: the first whose task runs polls the reply, and all of them read what came. So it goes on as long
+//! as anybody wants it, whoever asked first, and ends (the worker's connection with it) when the last one leaves.
+//!
+//! What came is kept while the reply is short enough to be joined. Of a longer one only what is still to be read is, and
+//! nobody new may join; the one that asked first never waits for another, and who falls behind what is kept is cut.
+//!
+//! **Invariant**: a waker is registered before the driver's lock is tried, and everybody is woken after progress and after
+//! somebody left: nobody sleeps while there is something to read or nobody drives.
+
+use std::{
+    collections::VecDeque,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, OnceLock},
+    task::{Context, Poll, Waker},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Response, StatusCode};
+use http_body::Body as _;
+use parking_lot::Mutex;
+
+use super::wakers::Wakers;
+use crate::request::ReplyBody;
+
+/// A reply in the making.
+pub(crate) type Reply = Pin<Box<dyn Future<Output = Response<ReplyBody>> + Send>>;
+
+/// Longest reply that can be joined or kept; of a longer one about so much is held for those who are behind.
+pub(super) const MOST_BYTES: usize = 8 << 20;
+
+/// What everybody gets who asked for the same.
+pub(crate) struct Flight {
+    driver: Mutex<Driver>,
+    shared: Mutex<Shared>,
+    wakers: Arc<Wakers>,
+    /// Whether the reply was whole and no error, said at its end.
+    good: Arc<OnceLock<bool>>,
+}
+
+enum Driver {
+    /// The one that asked first has not brought its request yet.
+    Empty,
+    Head(Reply),
+    Body(ReplyBody),
+    /// Not to be shared: for the one that asked first.
+    Own(Option<Response<ReplyBody>>),
+    Over,
+}
+
+#[derive(Default)]
+struct Shared {
+    head: Option<Head>,
+    /// Length of the whole body, where it is known.
+    length: Option<u64>,
+    chunks: VecDeque<Bytes>,
+    /// How many chunks before the first of these are gone.
+    gone: usize,
+    held: usize,
+    long: bool,
+    end: Option<End>,
+    /// Who reads, and up to which chunk.
+    readers: Vec<(u64, usize)>,
+}
+
+/// What is known of the reply's head.
+#[derive(Clone, Debug)]
+pub(super) enum Head {
+    /// Everybody gets this reply.
+    Shared(StatusCode, HeaderMap),
+    /// An error: the others ask for themselves.
+    Own,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Clean,
+    Broken,
+}
+
+/// The id of the one that asked first.
+pub(super) const FIRST: u64 = 0;
+
+impl Flight {
+    pub(super) fn new() -> Self {
+        Self {
+            driver: Mutex::new(Driver::Empty),
+            shared: Mutex::new(Shared::default()),
+            wakers: Arc::default(),
+            good: Arc::default(),
+        }
+    }
+
+    /// Where the end of the reply is told.
+    pub(super) fn good(&self) -> Arc<OnceLock<bool>> {
+        Arc::clone(&self.good)
+    }
+
+    pub(super) fn begin(&self, reply: Reply) {
+        *self.driver.lock() = Driver::Head(reply);
+        self.wakers.wake_all();
+    }
+
+    pub(super) fn enter(&self, id: u64) {
+        self.shared.lock().readers.push((id, 0));
+    }
+
+    /// Nobody is left to drive what this one drove: the others are woken.
+    pub(super) fn leave(&self, id: u64) {
+        self.shared.lock().readers.retain(|(known, _)| *known != id);
+        self.wakers.forget(id);
+        self.wakers.wake_all();
+    }
+
+    /// Ends what nobody wants any more.
+    pub(super) fn abandon(&self) {
+        let driver = std::mem::replace(&mut *self.driver.lock(), Driver::Over);
+        drop(driver);
+    }
+
+    pub(super) fn length(&self) -> Option<u64> {
+        self.shared.lock().length
+    }
+
+    /// Whether somebody new would get everything from the start.
+    pub(super) fn can_be_joined(&self) -> bool {
+        let shared = self.shared.lock();
+        !shared.long && shared.end != Some(End::Broken) && !matches!(shared.head, Some(Head::Own))
+    }
+
+    /// Whether the reply is whole, right, and short enough to answer later requests; and its bytes.
+    pub(super) fn kept_bytes(&self) -> Option<usize> {
+        let shared = self.shared.lock();
+        let whole = shared.end == Some(End::Clean) && !shared.long && self.good.get() == Some(&true);
+        whole.then_some(shared.held)
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.shared.lock().end.is_some()
+    }
+
+    /// The head, as soon as there is one.
+    pub(super) fn poll_head(&self, id: u64, cx: &mut Context<'_>) -> Poll<Head> {
+        loop {
+            {
+                let shared = self.shared.lock();
+                if let Some(head) = &shared.head {
+                    return Poll::Ready(head.clone());
+                }
+                self.wakers.register(id, cx.waker());
+            }
+            if !self.drive() {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// The reply that is for the first one only, if it is one.
+    pub(super) fn take_own(&self) -> Option<Response<ReplyBody>> {
+        match &mut *self.driver.lock() {
+            Driver::Own(response) => response.take(),
+            _ => None,
+        }
+    }
+
+    /// The next bytes for this reader.
+    pub(super) fn poll_chunk(&self, id: u64, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, End>>> {
+        loop {
+            {
+                let mut shared = self.shared.lock();
+                match shared.next(id) {
+                    Next::Chunk(bytes) => {
+                        if shared.trim() {
+                            self.wakers.wake_all();
+                        }
+                        return Poll::Ready(Some(Ok(bytes)));
+                    }
+                    Next::End(End::Clean) => return Poll::Ready(None),
+                    Next::End(End::Broken) => return Poll::Ready(Some(Err(End::Broken))),
+                    Next::Nothing => {}
+                }
+                self.wakers.register(id, cx.waker());
+                if shared.long && shared.held >= MOST_BYTES {
+                    return Poll::Pending; // somebody has to catch up first
+                }
+            }
+            if !self.drive() {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Whether this reader has got everything.
+    pub(super) fn has_all(&self, id: u64) -> bool {
+        let shared = self.shared.lock();
+        let at = shared.readers.iter().find(|(known, _)| *known == id).map_or(0, |(_, at)| *at);
+        shared.end == Some(End::Clean) && at == shared.gone + shared.chunks.len()
+    }
+
+    /// Takes one step, unless somebody else does. Whether there was progress; if not, everybody registered is woken when
+    /// there may be.
+    fn drive(&self) -> bool {
+        let Some(mut driver) = self.driver.try_lock() else { return false };
+        let waker = Waker::from(Arc::clone(&self.wakers));
+        let mut cx = Context::from_waker(&waker);
+        let moved = match &mut *driver {
+            Driver::Empty => false,
+            Driver::Head(reply) => match reply.as_mut().poll(&mut cx) {
+                Poll::Pending => false,
+                Poll::Ready(response) => {
+                    self.headed(&mut driver, response);
+                    true
+                }
+            },
+            Driver::Body(body) => match Pin::new(&mut *body).poll_frame(&mut cx) {
+                Poll::Pending => false,
+                Poll::Ready(frame) => {
+                    let end = match frame {
+                        Some(Ok(frame)) => {
+                            if let Ok(bytes) = frame.into_data() {
+                                self.shared.lock().push(bytes);
+                            }
+                            body.is_end_stream().then_some(End::Clean)
+                        }
+                        Some(Err(_)) => Some(End::Broken),
+                        None => Some(End::Clean),
+                    };
+                    if let Some(end) = end {
+                        // The account of the reply is closed before anybody is told of its end.
+                        *driver = Driver::Over;
+                        self.shared.lock().end = Some(end);
+                    }
+                    true
+                }
+            },
+            Driver::Own(_) | Driver::Over => {
+                let mut shared = self.shared.lock();
+                // Given up by the last who wanted it.
+                let news = shared.head.is_none() || (shared.end.is_none() && !matches!(shared.head, Some(Head::Own)));
+                shared.head.get_or_insert(Head::Own);
+                if news {
+                    shared.end = Some(End::Broken);
+                }
+                news
+            }
+        };
+        drop(driver);
+        if moved {
+            self.wakers.wake_all();
+        }
+        moved
+    }
+
+    fn headed(&self, driver: &mut Driver, response: Response<ReplyBody>) {
+        let mut shared = self.shared.lock();
+        if response.status() != StatusCode::OK {
+            // Errors are never shared.
+            shared.head = Some(Head::Own);
+            *driver = Driver::Own(Some(response));
+            return;
+        }
+        let (parts, body) = response.into_parts();
+        shared.head = Some(Head::Shared(parts.status, parts.headers));
+        shared.length = body.size_hint().exact();
+        let empty = body.is_end_stream();
+        *driver = if empty { Driver::Over } else { Driver::Body(body) };
+        if empty {
+            shared.end = Some(End::Clean);
+        }
+    }
+}
+
+impl std::fmt::Debug for Flight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Flight").finish_non_exhaustive()
+    }
+}
+
+enum Next {
+    Chunk(Bytes),
+    End(End),
+    Nothing,
+}
+
+impl Shared {
+    fn push(&mut self, bytes: Bytes) {
+        self.held += bytes.len();
+        self.chunks.push_back(bytes);
+        self.long |= self.held > MOST_BYTES;
+        self.trim();
+    }
+
+    fn next(&mut self, id: u64) -> Next {
+        let Some((_, at)) = self.readers.iter_mut().find(|(known, _)| *known == id) else {
+            return Next::End(End::Broken);
+        };
+        let Some(ahead) = at.checked_sub(self.gone) else { return Next::End(End::Broken) };
+        match (self.chunks.get(ahead), self.end) {
+            (Some(bytes), _) => {
+                *at += 1;
+                Next::Chunk(bytes.clone())
+            }
+            (None, Some(end)) => Next::End(end),
+            (None, None) => Next::Nothing,
+        }
+    }
+
+    /// Of a long reply lets go of what the first one has read, or if that has left, of what all have. Whether something
+    /// went.
+    fn trim(&mut self) -> bool {
+        if !self.long {
+            return false;
+        }
+        let first = self.readers.iter().find(|(id, _)| *id == FIRST).map(|(_, at)| *at);
+        let read = first.or_else(|| self.readers.iter().map(|(_, at)| *at).min()).unwrap_or(0);
+        let before = self.gone;
+        while self.gone < read
+            && let Some(bytes) = self.chunks.pop_front()
+        {
+            self.held -= bytes.len();
+            self.gone += 1;
+        }
+        before != self.gone
+    }
+}

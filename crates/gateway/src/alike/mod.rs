@@ -1,0 +1,241 @@
+//! Requests that are alike are sent once (contract CH11, decision B6).
+//!
+//! Which requests are alike, `dialect` says; here is who joins whom, and for how long a finished reply answers. Nothing here
+//! knows what a reply means, and errors stay with the one whose request had them.
+//!
+//! **Invariant**: a reply answers only requests of its key; what is kept of finished ones is bounded in bytes and number.
+
+mod body;
+mod flight;
+mod wakers;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    future::poll_fn,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use dialect::RequestKey;
+use http::{HeaderMap, Response, StatusCode};
+use kv_blocks::Moment;
+use net::Clock;
+use parking_lot::{Mutex, RwLock};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family},
+    registry::Registry,
+};
+
+use self::flight::{FIRST, Flight, Head};
+pub(crate) use self::{body::SharedBody, flight::Reply};
+use crate::request::ReplyBody;
+
+/// Most bytes of finished replies, and most of them.
+const KEPT_BYTES: usize = 64 << 20;
+const KEPT_REPLIES: usize = 4_096;
+
+/// What a reply is for: the request, and the form its reply has.
+pub(crate) type Key = (RequestKey, RequestKey);
+
+/// Labels of the counter.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DedupResult {
+    result: &'static str,
+}
+
+/// Who asks for the same.
+#[derive(Debug)]
+pub(crate) struct Alike {
+    ttl: RwLock<Duration>,
+    clock: Clock,
+    table: Mutex<Table>,
+    next_id: AtomicU64,
+    results: Family<DedupResult, Counter>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    flights: HashMap<Key, Entry>,
+    /// Finished ones, the oldest first.
+    kept: VecDeque<Kept>,
+    kept_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    flight: Arc<Flight>,
+    seats: usize,
+}
+
+#[derive(Debug)]
+struct Kept {
+    key: Key,
+    flight: Arc<Flight>,
+    until: Moment,
+    bytes: usize,
+}
+
+/// What a request is among those that are alike.
+pub(crate) enum Place {
+    /// The first: it brings its request.
+    First(Seat),
+    /// One of the others.
+    Joins(Seat),
+}
+
+/// A place at one reply; dropping it leaves.
+pub(crate) struct Seat {
+    alike: Arc<Alike>,
+    flight: Arc<Flight>,
+    key: Key,
+    id: u64,
+}
+
+/// What a request that joined gets.
+pub(crate) enum Joined {
+    /// The same reply.
+    Reply(StatusCode, HeaderMap, Box<SharedBody>),
+    /// Nothing: it has to be sent after all.
+    Nothing,
+}
+
+impl Alike {
+    /// `ttl`: how long a finished reply answers.
+    pub(crate) fn new(ttl: Duration, clock: Clock, registry: &mut Registry) -> Self {
+        let results = Family::<DedupResult, Counter>::default();
+        let help = "Requests that asked for a repeatable answer, by what came of looking for others like them";
+        registry.register("warmroute_deduplicated_requests", help, results.clone());
+        for result in ["first", "joined", "replayed", "not_shared"] {
+            drop(results.get_or_create(&DedupResult { result }));
+        }
+        Self { ttl: RwLock::new(ttl), clock, table: Mutex::default(), next_id: AtomicU64::new(FIRST + 1), results }
+    }
+
+    /// How long a reply that finishes from now on answers.
+    pub(crate) fn reconfigure(&self, ttl: Duration) {
+        *self.ttl.write() = ttl;
+    }
+
+    /// A place at the reply for this key.
+    pub(crate) fn enter(self: &Arc<Self>, key: Key) -> Place {
+        let mut table = self.table.lock();
+        table.forget_old(self.clock.now());
+        let found = table.flights.get_mut(&key).filter(|entry| entry.flight.can_be_joined());
+        if let Some(entry) = found {
+            entry.seats += 1;
+            let (flight, id) = (Arc::clone(&entry.flight), self.next_id.fetch_add(1, Ordering::Relaxed));
+            self.count(if flight.is_over() { "replayed" } else { "joined" });
+            flight.enter(id);
+            return Place::Joins(Seat { alike: Arc::clone(self), flight, key, id });
+        }
+        let flight = Arc::new(Flight::new());
+        flight.enter(FIRST);
+        table.flights.insert(key, Entry { flight: Arc::clone(&flight), seats: 1 });
+        self.count("first");
+        Place::First(Seat { alike: Arc::clone(self), flight, key, id: FIRST })
+    }
+
+    fn count(&self, result: &'static str) {
+        self.results.get_or_create(&DedupResult { result }).inc();
+    }
+
+    /// One leaves. The last one takes the reply with it, unless it is whole and may answer others yet.
+    fn leave(&self, seat: &Seat) {
+        let mut table = self.table.lock();
+        seat.flight.leave(seat.id);
+        let Some(entry) = table.flights.get_mut(&seat.key).filter(|entry| Arc::ptr_eq(&entry.flight, &seat.flight))
+        else {
+            // Another reply has this key by now; this one goes with the last of its readers.
+            return;
+        };
+        entry.seats -= 1;
+        if entry.seats > 0 {
+            return;
+        }
+        if table.is_kept(&seat.flight) {
+            return;
+        }
+        let ttl = *self.ttl.read();
+        match seat.flight.kept_bytes().filter(|_| !ttl.is_zero()) {
+            Some(bytes) => table.keep(seat.key, &seat.flight, self.clock.now() + ttl, bytes),
+            None => {
+                table.flights.remove(&seat.key);
+                drop(table);
+                seat.flight.abandon();
+            }
+        }
+    }
+}
+
+impl Table {
+    fn is_kept(&self, flight: &Arc<Flight>) -> bool {
+        self.kept.iter().any(|kept| Arc::ptr_eq(&kept.flight, flight))
+    }
+
+    fn keep(&mut self, key: Key, flight: &Arc<Flight>, until: Moment, bytes: usize) {
+        self.kept.push_back(Kept { key, flight: Arc::clone(flight), until, bytes });
+        self.kept_bytes += bytes;
+        while self.kept_bytes > KEPT_BYTES || self.kept.len() > KEPT_REPLIES {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_old(&mut self, now: Moment) {
+        while self.kept.front().is_some_and(|kept| kept.until <= now) {
+            self.forget_oldest();
+        }
+    }
+
+    /// Whoever reads it still does to its end.
+    fn forget_oldest(&mut self) {
+        let Some(kept) = self.kept.pop_front() else { return };
+        self.kept_bytes -= kept.bytes;
+        if self.flights.get(&kept.key).is_some_and(|entry| Arc::ptr_eq(&entry.flight, &kept.flight)) {
+            self.flights.remove(&kept.key);
+        }
+    }
+}
+
+impl Seat {
+    /// Where the end of the reply is to be told: whether it was whole and no error.
+    pub(crate) fn good(&self) -> Arc<OnceLock<bool>> {
+        self.flight.good()
+    }
+
+    /// Brings the request, and gives its reply.
+    pub(crate) async fn lead(self, reply: Reply) -> Response<ReplyBody> {
+        self.flight.begin(reply);
+        match poll_fn(|cx| self.flight.poll_head(self.id, cx)).await {
+            Head::Shared(status, headers) => {
+                let mut response = Response::new(ReplyBody::Shared(Box::new(SharedBody::new(self))));
+                *response.status_mut() = status;
+                *response.headers_mut() = headers;
+                response
+            }
+            // Only the first takes it, and once.
+            Head::Own => self.flight.take_own().unwrap_or_else(|| Response::new(ReplyBody::empty())),
+        }
+    }
+
+    /// Waits for the other's reply.
+    pub(crate) async fn join(self) -> Joined {
+        match poll_fn(|cx| self.flight.poll_head(self.id, cx)).await {
+            Head::Shared(status, headers) => Joined::Reply(status, headers, Box::new(SharedBody::new(self))),
+            Head::Own => {
+                self.alike.count("not_shared");
+                Joined::Nothing
+            }
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let alike = Arc::clone(&self.alike);
+        alike.leave(self);
+    }
+}

@@ -1,0 +1,188 @@
+//! How old the list of models may be (contracts CH12 and CH13, decision B5).
+//!
+//! What workers list is part of the fleet's snapshot, and that is what clients get. Here is when the workers are asked anew: in
+//! the background once the list is older than the soft limit, and before the answer once it is older than the hard one. One
+//! task does the asking, so however many clients come at once, a worker is asked once.
+
+use std::time::Duration;
+
+use kv_blocks::Moment;
+use parking_lot::{Mutex, RwLock};
+use prometheus_client::{metrics::counter::Counter, registry::Registry};
+use tokio::sync::{Notify, watch};
+
+use crate::Gateway;
+
+/// Longest that a client waits for workers to be asked; then it gets what is known.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// Longest that the task waits for them.
+const LONGEST_REFRESH: Duration = Duration::from_secs(10);
+
+/// Ages and pauses of the configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelListSettings {
+    /// How long one worker's own list counts.
+    pub own_ttl: Duration,
+    /// How long the merged list counts.
+    pub ttl: Duration,
+    /// Share of it after which the list is renewed while it still answers.
+    pub soft_ratio: f64,
+    /// How long an empty list counts at first, and at most.
+    pub empty_ttl: Duration,
+    /// Longest that an empty list counts.
+    pub empty_max_ttl: Duration,
+    /// Between looks at the list's age, where it is renewed also while nobody asks.
+    pub background: Option<Duration>,
+}
+
+/// When the list was last renewed.
+#[derive(Debug)]
+pub(crate) struct ModelLists {
+    settings: RwLock<ModelListSettings>,
+    state: Mutex<State>,
+    wanted: Notify,
+    rounds: watch::Sender<u64>,
+    refreshes: Counter,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct State {
+    renewed: Moment,
+    /// Times in a row that it was empty.
+    empty: u32,
+}
+
+/// What is to be done for a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Age {
+    Fresh,
+    /// It answers, and is renewed meanwhile.
+    Stale,
+    Over,
+}
+
+impl ModelListSettings {
+    fn ttl(&self, empty: u32) -> Duration {
+        match empty.checked_sub(1) {
+            None => self.ttl,
+            Some(times) => {
+                self.empty_ttl.saturating_mul(1u32.checked_shl(times).unwrap_or(u32::MAX)).min(self.empty_max_ttl)
+            }
+        }
+    }
+
+    fn age(&self, state: State, now: Moment) -> Age {
+        let (ttl, age) = (self.ttl(state.empty), now.since(state.renewed));
+        if age >= ttl {
+            Age::Over
+        } else if age >= ttl.mul_f64(self.soft_ratio) && state.empty == 0 {
+            Age::Stale
+        } else {
+            Age::Fresh
+        }
+    }
+}
+
+impl ModelLists {
+    pub(crate) fn new(settings: ModelListSettings, registry: &mut Registry) -> Self {
+        let refreshes = Counter::default();
+        let help = "Times the workers were asked for their lists of models because the list was old";
+        registry.register("warmroute_model_list_refreshes", help, refreshes.clone());
+        let state = Mutex::new(State { renewed: Moment::START, empty: 0 });
+        Self { settings: RwLock::new(settings), state, wanted: Notify::new(), rounds: watch::Sender::new(0), refreshes }
+    }
+
+    /// Other ages from now on.
+    pub(crate) fn reconfigure(&self, settings: ModelListSettings) {
+        *self.settings.write() = settings;
+        self.wanted.notify_one();
+    }
+
+    fn settings(&self) -> ModelListSettings {
+        *self.settings.read()
+    }
+}
+
+impl Gateway {
+    /// Has the list renewed where it is due, and waits for that where it is too old to answer.
+    pub(crate) async fn fresh_model_list(&self) {
+        let lists = &self.model_lists;
+        let mut rounds = lists.rounds.subscribe();
+        let state = *lists.state.lock();
+        match lists.settings().age(state, self.clock.now()) {
+            Age::Fresh => {}
+            Age::Stale => lists.wanted.notify_one(),
+            Age::Over => {
+                lists.wanted.notify_one();
+                let _ = tokio::time::timeout(LONGEST_WAIT, rounds.changed()).await;
+            }
+        }
+    }
+
+    /// Renews the list when somebody wants it or it gets old. Never ends.
+    pub(crate) async fn keep_model_list(&self) -> std::convert::Infallible {
+        let lists = &self.model_lists;
+        loop {
+            match lists.settings().background {
+                Some(pause) => {
+                    let _ = tokio::time::timeout(pause, lists.wanted.notified()).await;
+                }
+                None => lists.wanted.notified().await,
+            }
+            // Who wanted it may have had it meanwhile.
+            let state = *lists.state.lock();
+            if lists.settings().age(state, self.clock.now()) == Age::Fresh {
+                continue;
+            }
+            self.fleet.refresh_lists(lists.settings().own_ttl, LONGEST_REFRESH).await;
+            let empty = self.fleet.snapshot().model_list().data.is_empty();
+            {
+                let mut state = lists.state.lock();
+                state.renewed = self.clock.now();
+                state.empty = if empty { state.empty.saturating_add(1) } else { 0 };
+            }
+            lists.refreshes.inc();
+            lists.rounds.send_modify(|round| *round += 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    fn settings() -> ModelListSettings {
+        ModelListSettings {
+            own_ttl: Duration::from_secs(300),
+            ttl: Duration::from_secs(60),
+            soft_ratio: 0.8,
+            empty_ttl: Duration::from_secs(5),
+            empty_max_ttl: Duration::from_secs(60),
+            background: None,
+        }
+    }
+
+    #[test]
+    #[contract("CH13")]
+    fn an_empty_list_counts_twice_as_long_each_time_up_to_the_bound() {
+        let seconds: Vec<u64> = (0..8).map(|empty| settings().ttl(empty).as_secs()).collect();
+        assert_eq!(seconds, [60, 5, 10, 20, 40, 60, 60, 60]);
+        assert_eq!(settings().ttl(u32::MAX).as_secs(), 60);
+    }
+
+    #[test]
+    #[contract("CH12", "CH13")]
+    fn between_the_soft_and_the_hard_limit_the_old_list_answers_and_is_renewed() {
+        let age = |seconds, empty| {
+            let state = State { renewed: Moment::START, empty };
+            settings().age(state, Moment::START + Duration::from_secs(seconds))
+        };
+        assert_eq!(
+            [age(0, 0), age(47, 0), age(48, 0), age(59, 0), age(60, 0)],
+            [Age::Fresh, Age::Fresh, Age::Stale, Age::Stale, Age::Over]
+        );
+        assert_eq!([age(4, 1), age(5, 1), age(9, 2), age(10, 2)], [Age::Fresh, Age::Over, Age::Fresh, Age::Over]);
+    }
+}

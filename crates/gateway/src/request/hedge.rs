@@ -1,0 +1,156 @@
+//! Stage 5, where another worker is asked too because the first one takes its time (`request.hedge_after`).
+//!
+//! The first that answers counts; the other's connection is closed, and with it its work. The second try comes out of the
+//! budget of retries: where many are slow, asking everybody twice would make all of them slower.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fleet::{ModelView, WorkerView};
+use futures_util::future::{Either, select};
+use kv_blocks::{Moment, Target};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family},
+    registry::Registry,
+};
+use routing::Pin;
+
+use super::{
+    accept::Call,
+    decide::{self, Place, Placed, Placement},
+    dispatch::{self, Committed, Failure},
+    settle::Settle,
+};
+use crate::Gateway;
+
+/// Labels of the counter.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct HedgeResult {
+    result: &'static str,
+}
+
+/// What came of asking another one.
+#[derive(Debug)]
+pub(crate) struct Hedging {
+    results: Family<HedgeResult, Counter>,
+}
+
+impl Hedging {
+    pub(crate) fn new(registry: &mut Registry) -> Self {
+        let results = Family::<HedgeResult, Counter>::default();
+        let help = "Requests that a second worker was asked for because the first took its time, by who answered";
+        registry.register("warmroute_hedged_requests", help, results.clone());
+        for result in ["first", "second", "nobody"] {
+            drop(results.get_or_create(&HedgeResult { result }));
+        }
+        Self { results }
+    }
+
+    fn count(&self, result: &'static str) {
+        self.results.get_or_create(&HedgeResult { result }).inc();
+    }
+}
+
+/// Who was asked.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub(super) worker: Arc<WorkerView>,
+    pub(super) target: Target,
+}
+
+/// What came of the attempt, from whom, and who else failed it.
+#[derive(Debug)]
+pub(super) struct Answered {
+    pub(super) result: Result<Committed, Failure>,
+    pub(super) by: Asked,
+    pub(super) failed: Option<Pin>,
+}
+
+/// One attempt at `first`, and at another worker where that takes too long and the request `may_ask_two`.
+#[expect(clippy::too_many_arguments, reason = "an attempt is all of this")]
+pub(super) async fn attempt(
+    gateway: &Gateway,
+    (call, body): (&Call, Bytes),
+    may_ask_two: bool,
+    model: &ModelView,
+    placement: &Placement<'_>,
+    first: Asked,
+    deadline: Moment,
+    settle: &mut Settle,
+) -> Answered {
+    let one = Box::pin(dispatch::attempt(gateway, call, body, &first.worker, first.target, deadline));
+    let after = gateway.rules.hedge_after.filter(|_| may_ask_two && placement.pin.is_none());
+    let Some(after) = after else { return Answered { result: one.await, by: first.clone(), failed: None } };
+    let hedging = &gateway.hedging;
+    let one = match select(one, Box::pin(tokio::time::sleep(after))).await {
+        Either::Left((result, _)) => return Answered { result, by: first.clone(), failed: None },
+        Either::Right(((), one)) => one,
+    };
+    let permit = gateway.retry_permit();
+    let second = permit.as_ref().and_then(|_| elsewhere(gateway, model, placement, &first));
+    let Some((placed, second)) = second else {
+        return Answered { result: one.await, by: first.clone(), failed: None };
+    };
+    let since = gateway.clock.now();
+    let other =
+        Box::pin(dispatch::attempt(gateway, call, call.body.bytes().clone(), &second.worker, second.target, deadline));
+    let pin = |asked: &Asked| Some(Pin { worker: asked.target.worker, rank: None });
+    match select(one, other).await {
+        Either::Left((Ok(committed), _)) => {
+            hedging.count("first");
+            settle.hedge_lost(placed, since, None);
+            Answered { result: Ok(committed), by: first.clone(), failed: None }
+        }
+        Either::Right((Ok(committed), _)) => {
+            hedging.count("second");
+            settle.hedge_won(placed, since, None);
+            Answered { result: Ok(committed), by: second.clone(), failed: None }
+        }
+        // One failed: the other is all there is.
+        Either::Left((Err(failure), other)) => {
+            settle.hedge_won(placed, since, Some(&failure));
+            let result = other.await;
+            hedging.count(if result.is_ok() { "second" } else { "nobody" });
+            Answered { result, by: second.clone(), failed: pin(&first) }
+        }
+        Either::Right((Err(failure), one)) => {
+            settle.hedge_lost(placed, since, Some(&failure));
+            let result = one.await;
+            hedging.count(if result.is_ok() { "first" } else { "nobody" });
+            let failed = pin(&second);
+            Answered { result, by: first.clone(), failed }
+        }
+    }
+}
+
+/// A place on another worker that can begin at once; one that would have to be waited for is no help.
+fn elsewhere(
+    gateway: &Gateway,
+    model: &ModelView,
+    placement: &Placement<'_>,
+    first: &Asked,
+) -> Option<(Placed, Asked)> {
+    let mut failed = placement.failed.to_vec();
+    failed.push(Pin { worker: first.target.worker, rank: None });
+    let other = Placement {
+        overrides: placement.overrides,
+        prompt: placement.prompt,
+        ties: placement.ties,
+        salt: placement.salt.clone(),
+        expected_output_tokens: placement.expected_output_tokens,
+        answer: placement.answer,
+        pin: None,
+        handover: placement.handover,
+        failed: &failed,
+        spoken: placement.spoken,
+    };
+    let Place::Found(placed) = decide::place(gateway, model, &other, None) else { return None };
+    let target = placed.lease.target();
+    let found = model.candidates.iter().find(|candidate| candidate.target == target)?;
+    let worker = Arc::clone(&found.worker);
+    // The body is worded for the first one.
+    let alike = worker.messages == first.worker.messages && worker.engine == first.worker.engine;
+    // Two workers for the prompt and two for the reply would be four at once.
+    (alike && placed.prefill.is_none()).then_some((*placed, Asked { worker, target }))
+}

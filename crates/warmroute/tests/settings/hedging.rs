@@ -1,0 +1,129 @@
+//! A second worker is asked where the first takes its time.
+
+use std::time::Duration;
+
+use contract_id::contract;
+use serde_json::{Value, json};
+
+use crate::harness::{
+    Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, chat, json_reply, stream_reply, streamed,
+};
+
+struct Pair {
+    router: Program,
+    slow: ScriptedEngine,
+    quick: ScriptedEngine,
+}
+
+fn fine(name: &str) -> Reply {
+    Reply::whole(json_reply("200 OK", "", &format!(r#"{{"id":"{name}"}}"#)))
+}
+
+/// Two workers that take turns; the one whose turn is next does this.
+fn pair(slow: Reply, config: &str) -> Pair {
+    let (one, other) = (ScriptedEngine::start(fine("slow")), ScriptedEngine::start(fine("quick")));
+    let config = format!("routing: {{policy: round_robin}}\nrequest: {{hedge_after: 150ms}}\n{config}");
+    let workers = [format!("slow={}", one.url()), format!("quick={}", other.url())];
+    let router = Program::serve_with(&config, &workers, &[]).ready(2);
+    let pair = Pair { router, slow: one, quick: other };
+    // Until it is the slow one's turn.
+    while pair.ask(&chat("m", "hi", 1)).header("x-warmroute-worker") != Some("quick") {}
+    pair.slow.forget();
+    pair.quick.forget();
+    pair.slow.script(slow);
+    pair
+}
+
+impl Pair {
+    fn ask(&self, body: &Value) -> RawReply {
+        RawClient::chat(&self.router.data(), body).reply()
+    }
+
+    fn attempts(&self, reply: &RawReply) -> Value {
+        let receipt = self.router.receipt(reply.header("x-request-id").expect("an id"));
+        let attempts = receipt["attempts"].as_array().expect("a list").clone();
+        attempts.iter().map(|it| json!([it["target"]["worker"], it["class"], it["result"]])).collect()
+    }
+
+    fn count(&self, result: &str) -> f64 {
+        self.router.metric("warmroute_hedged_requests_total", &format!("result=\"{result}\""))
+    }
+}
+
+#[test]
+fn the_first_to_answer_counts_and_the_other_is_let_go() {
+    let pair = pair(Reply::Silence, "");
+    let reply = pair.ask(&chat("m", "hi", 1));
+    assert_eq!((reply.status, reply.header("x-warmroute-worker")), (200, Some("quick")), "{}", reply.text());
+    pair.slow.hang_up();
+    assert_eq!(pair.attempts(&reply), json!([["slow", null, "cancelled"], ["quick", null, "ok"]]));
+    assert_eq!(pair.count("second"), 1.0);
+    // Being slow is no failure.
+    let states: Vec<_> = pair.router.workers().iter().map(|worker| worker["state"].clone()).collect();
+    assert_eq!(states, ["ready", "ready"]);
+    pair.router.settled();
+}
+
+#[test]
+fn the_one_asked_first_may_still_win() {
+    let pair = pair(Reply::Late(Duration::from_millis(500), json_reply("200 OK", "", r#"{"id":"slow"}"#)), "");
+    pair.quick.script(Reply::Silence);
+    let reply = pair.ask(&chat("m", "hi", 1));
+    assert_eq!((reply.status, reply.header("x-warmroute-worker")), (200, Some("slow")), "{}", reply.text());
+    assert_eq!(reply.json()["id"], "slow");
+    pair.quick.hang_up();
+    assert_eq!(pair.attempts(&reply), json!([["quick", null, "cancelled"], ["slow", null, "ok"]]));
+    assert_eq!(pair.count("first"), 1.0);
+    pair.router.settled();
+}
+
+#[test]
+fn a_stream_is_taken_from_who_sends_the_first_event() {
+    let pair = pair(Reply::Silence, "");
+    pair.quick.script(Reply::whole(stream_reply(&[b"data: {\"q\":1}\n\n", b"data: [DONE]\n\n"])));
+    let reply = pair.ask(&streamed(chat("m", "hi", 1)));
+    assert_eq!(reply.text(), "data: {\"q\":1}\n\ndata: [DONE]\n\n");
+    pair.slow.hang_up();
+    pair.router.settled();
+}
+
+#[test]
+fn one_that_fails_leaves_it_to_the_other_and_both_failing_is_told() {
+    let broken = |after: u64| Reply::Late(Duration::from_millis(after), json_reply("503 Full", "", "{}"));
+    let pair = pair(broken(400), "");
+    pair.quick.script(Reply::Late(Duration::from_millis(600), json_reply("200 OK", "", r#"{"id":"quick"}"#)));
+    let reply = pair.ask(&chat("m", "hi", 1));
+    assert_eq!((reply.status, reply.header("x-warmroute-worker")), (200, Some("quick")), "{}", reply.text());
+    assert_eq!(pair.attempts(&reply), json!([["slow", "C2", "status"], ["quick", null, "ok"]]));
+    pair.quick.script(broken(300));
+    let reply = pair.ask(&chat("m", "hi", 1));
+    assert_eq!((reply.status, reply.error_code().as_str()), (503, "overloaded"), "{}", reply.text());
+    assert_eq!(pair.count("nobody"), 1.0);
+    pair.router.settled();
+}
+
+#[test]
+fn who_asks_for_a_worker_gets_that_one_however_long_it_takes() {
+    let pair = pair(Reply::Late(Duration::from_millis(500), json_reply("200 OK", "", r#"{"id":"slow"}"#)), "");
+    let body = chat("m", "hi", 1).to_string();
+    let pinned = [("x-warmroute-worker", "slow")];
+    let before = pair.quick.requests();
+    let reply = RawClient::post_with(&pair.router.data(), "/v1/chat/completions", &pinned, body.as_bytes());
+    assert_eq!((reply.status, reply.header("x-warmroute-worker")), (200, Some("slow")));
+    assert_eq!(pair.quick.requests(), before);
+    assert_eq!(pair.count("first") + pair.count("second") + pair.count("nobody"), 0.0);
+}
+
+#[test]
+#[contract("I6")]
+fn a_client_that_leaves_lets_both_go() {
+    let pair = pair(Reply::Silence, "");
+    pair.quick.script(Reply::Silence);
+    let client = RawClient::chat(&pair.router.data(), &chat("m", "hi", 1));
+    pair.slow.next_request();
+    pair.quick.next_request();
+    drop(client);
+    pair.slow.hang_up();
+    pair.quick.hang_up();
+    pair.router.settled();
+}

@@ -1,0 +1,83 @@
+//! How often workers are asked for their lists of models.
+
+use std::time::Duration;
+
+use contract_id::contract;
+
+use crate::harness::{Program, RawClient, Reply, Router as _, ScriptedEngine, eventually};
+
+/// Checks hardly ever come by themselves, and ask for nothing beside health and list.
+const QUIET: &str = "health_checks: {interval: 1h}\nkv_events: {enabled: false}\n";
+
+fn fleet(config: &str) -> (Program, Vec<ScriptedEngine>) {
+    let engines: Vec<_> = (0..2).map(|_| ScriptedEngine::start(Reply::Silence)).collect();
+    let workers: String =
+        engines.iter().map(|engine| format!("  - {{type: generic, url: \"{}\"}}\n", engine.url())).collect();
+    let router = Program::serve_with(&format!("{QUIET}workers:\n{workers}{config}"), &[], &[]).ready(2);
+    (router, engines)
+}
+
+fn rounds(router: &Program) -> f64 {
+    router.metric("warmroute_model_list_refreshes_total", "")
+}
+
+fn list(router: &Program) -> usize {
+    let reply = RawClient::get(&router.data(), "/v1/models");
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    reply.json()["data"].as_array().expect("a list").len()
+}
+
+#[test]
+#[contract("CH12", "CH11")]
+fn a_hundred_clients_at_the_end_of_the_lists_time_ask_each_worker_once() {
+    let config =
+        "cache: {model_cache_ttl: 1s}\nmodel_aggregation: {cache_ttl: 1s, background_refresh: {enabled: false}}\n";
+    let (router, engines) = fleet(config);
+    // Everything that is asked once at the start is over, and so is the list's time.
+    std::thread::sleep(Duration::from_millis(1500));
+    let before: Vec<_> = engines.iter().map(ScriptedEngine::questions).collect();
+    let rounds_before = rounds(&router);
+    let address = router.data();
+    let clients: Vec<_> = (0..100)
+        .map(|_| {
+            let address = address.clone();
+            std::thread::spawn(move || RawClient::get(&address, "/v1/models"))
+        })
+        .collect();
+    for client in clients {
+        let reply = client.join().expect("a client");
+        assert_eq!((reply.status, &reply.json()["data"][0]["id"]), (200, &"m".into()));
+    }
+    let (after, rounds) = (engines.iter().map(ScriptedEngine::questions), rounds(&router) - rounds_before);
+    // Slow machines may need longer than the list's time for a hundred clients.
+    assert!((1.0..=3.0).contains(&rounds), "{rounds} rounds");
+    for (before, after) in before.into_iter().zip(after) {
+        // A look at such a worker asks for its health and for its list.
+        let asked = after - before;
+        assert!(asked as f64 <= 2.0 * rounds && asked >= 1, "{asked} questions in {rounds} rounds");
+    }
+}
+
+#[test]
+#[contract("CH12", "CH13")]
+fn the_list_is_renewed_in_the_background_and_workers_lists_are_reused_for_their_own_time() {
+    let config = "model_aggregation: {cache_ttl: 400ms, background_refresh: {check_interval: 50ms}}\n";
+    let (router, engines) = fleet(config);
+    let questions = || engines.iter().map(ScriptedEngine::questions).sum::<u64>();
+    let before = questions();
+    eventually("rounds without a client", || (rounds(&router) >= 2.0).then_some(()));
+    assert_eq!(questions(), before, "their own lists are not old yet");
+    assert_eq!(list(&router), 1);
+}
+
+#[test]
+#[contract("CH12")]
+fn an_old_list_answers_at_once_while_a_worker_that_hangs_is_asked() {
+    let config = "cache: {model_cache_ttl: 100ms}\nmodel_aggregation: {cache_ttl: 1h, soft_ttl_ratio: 0, background_refresh: {enabled: false}}\n";
+    let (router, engines) = fleet(config);
+    let before = engines[0].questions();
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(list(&router), 1);
+    eventually("the workers to be asked", || (engines[0].questions() > before).then_some(()));
+    assert_eq!(list(&router), 1);
+}

@@ -1,0 +1,33 @@
+//! How often a request is sent, by both keys that limit it.
+
+use contract_id::contract;
+
+use crate::harness::{Program, RawClient, Reply, Router as _, ScriptedEngine, chat, json_reply};
+
+/// Sends until the client was told that all workers are full.
+fn sends(config: &str) -> u64 {
+    let full = || Reply::whole(json_reply("503 Full", "", "{}"));
+    let engines: Vec<_> = (0..5).map(|_| ScriptedEngine::start(full())).collect();
+    let workers: Vec<_> = engines.iter().enumerate().map(|(n, engine)| format!("w{n}={}", engine.url())).collect();
+    let config = format!("circuit_breaker: {{enabled: false}}\n{config}");
+    let router = Program::serve_with(&config, &workers, &[]).ready(5);
+    let reply = RawClient::chat(&router.data(), &chat("m", "hi", 1)).reply();
+    assert_eq!((reply.status, reply.error_code().as_str()), (503, "overloaded"), "{}", reply.text());
+    router.settled();
+    engines.iter().map(ScriptedEngine::requests).sum()
+}
+
+#[test]
+#[contract("CH9", "CH10")]
+fn a_request_is_sent_as_often_as_the_smaller_of_both_keys_says() {
+    for (config, count) in [
+        ("", 3),
+        ("request: {max_retries: 0}\n", 1),
+        ("request: {max_retries: 1}\n", 2),
+        ("request: {max_retries: 9}\nretry: {max_attempts: 4}\n", 4),
+        ("retry: {max_attempts: 2}\n", 2),
+        ("request: {max_retries: 3}\nretry: {max_attempts: 9}\n", 4),
+    ] {
+        assert_eq!(sends(config), count, "{config}");
+    }
+}
