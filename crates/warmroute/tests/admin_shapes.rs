@@ -251,7 +251,7 @@ fn what_is_not_there_answers_with_the_error_table() {
             "message": "string", "type": "string", "param": "null|string", "code": "string", "request_id": "string",
         },
     });
-    let later = ["/admin/config/history", "/admin/tenants", "/nope", "/"];
+    let later = ["/admin/simulate", "/admin/tenants", "/nope", "/"];
     for path in later {
         let reply = get(&routed, path);
         assert_eq!(reply.status, 404, "{path}");
@@ -352,13 +352,18 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("warmroute_prefill_tokens_per_second", "gauge", &["worker"]),
     ("warmroute_degraded", "gauge", &["part"]),
     ("warmroute_build_info", "gauge", &["version", "features"]),
+    ("warmroute_config_reloads", "counter", &["result"]),
+    ("warmroute_hedged_requests", "counter", &["result"]),
+    ("warmroute_deduplicated_requests", "counter", &["result"]),
+    ("warmroute_model_list_refreshes", "counter", &[]),
+    ("warmroute_hooks", "counter", &["hook", "result"]),
     ("continuum_prefix_routing_requests", "counter", &["strategy"]),
     ("continuum_prefix_routing_backend_distribution", "gauge", &["backend"]),
     ("continuum_prefix_routing_prefix_cardinality", "gauge", &[]),
 ];
 
 /// Families whose labels are not known before the first sample.
-const ONLY_WHEN_IT_HAPPENS: &[&str] = &["warmroute_shed", "warmroute_upstream_failures"];
+const ONLY_WHEN_IT_HAPPENS: &[&str] = &["warmroute_shed", "warmroute_upstream_failures", "warmroute_hooks"];
 
 #[test]
 fn metrics_are_open_metrics_with_closed_label_sets_and_true_values() {
