@@ -352,6 +352,8 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("warmroute_prefill_tokens_per_second", "gauge", &["worker"]),
     ("warmroute_degraded", "gauge", &["part"]),
     ("warmroute_build_info", "gauge", &["version", "features"]),
+    ("warmroute_deduplicated_requests", "counter", &["result"]),
+    ("warmroute_model_list_refreshes", "counter", &[]),
     ("continuum_prefix_routing_requests", "counter", &["strategy"]),
     ("continuum_prefix_routing_backend_distribution", "gauge", &["backend"]),
     ("continuum_prefix_routing_prefix_cardinality", "gauge", &[]),
