@@ -31,6 +31,7 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
     parity_ratios_are_in_order(root, problems);
     kv::weights_make_one(root.key("kv_cache_index").key("scoring"), problems);
     let kv_cache_index = kv::kv_cache_index(root, &workers, problems);
+    redis::cache_has_a_server(root, problems);
     let routing = routing::routing(root.key("routing"), &workers, problems);
     let discovery = discovery::discovery(root.key("discovery"), problems);
     let models = models::models(root.key("models"), problems);

@@ -9,6 +9,7 @@ use contract_id::contract;
 use sources::settings;
 
 #[test]
+#[contract("A13")]
 fn a_bare_number_has_the_unit_of_its_key_and_a_duration_says_its_own() {
     let ttl = |text: &str| settings(&format!("kv_cache_index: {{entry_ttl_seconds: {text}}}")).kv_cache_index.entry_ttl;
     assert_eq!(ttl("60"), Duration::from_secs(60));

@@ -142,3 +142,26 @@ fn the_text_as_printed_is_refused_with_a_line() {
         }
     }
 }
+
+#[test]
+#[contract("CK33")]
+fn a_cache_in_redis_needs_the_servers_url() {
+    for (text, message) in [
+        ("{enabled: true, backend: redis}", "missing, and `response_cache.backend` is redis"),
+        ("{enabled: true, backend: tiered, l1: {type: redis}}", "missing, and `response_cache.l1.type` is redis"),
+    ] {
+        let problem = only(load(&format!("response_cache: {text}\n")).expect_err(text));
+        assert_eq!((problem.path.as_str(), problem.message.as_str()), ("response_cache.redis.url", message));
+        assert_eq!(problem.line, Some(1));
+    }
+    for text in [
+        "{backend: redis}",
+        "{enabled: true, backend: tiered}",
+        "{enabled: true, backend: redis, redis: {url: \"redis://r\"}}",
+    ] {
+        load(&format!("response_cache: {text}\n")).unwrap_or_else(|problems| panic!("{text}: {}", lines(&problems)));
+    }
+    // One server lacks once, however many need it.
+    let both = "response_cache: {enabled: true, backend: redis}\nkv_cache_index: {enabled: true, backend: redis}\n";
+    only(load(both).expect_err("no server"));
+}

@@ -18,7 +18,7 @@ fn body() -> Value {
 }
 
 #[test]
-#[contract("S44")]
+#[contract("A6", "S44")]
 fn every_field_that_can_change_the_output_changes_the_key() {
     let changes = [
         ("model", json!("n")),
@@ -82,6 +82,7 @@ fn tenant_route_and_headers_are_in_the_key() {
 }
 
 #[test]
+#[contract("A6")]
 fn what_cannot_change_the_output_does_not_change_the_key() {
     let usual = of(&body().to_string());
     for (name, value) in [

@@ -246,8 +246,13 @@ impl Metrics {
 
     /// A placement decision was made in `us` microseconds.
     pub(crate) fn decided(&self, policy: &'static str, method: &'static str, us: f64) {
-        self.decisions.get_or_create(&PolicyMethod { policy, method }).inc();
+        self.answered_by(policy, method);
         self.decision.get_or_create(&PolicyLabel { policy }).observe(us / 1e6);
+    }
+
+    /// A request has its worker, or its answer, by this method; where nothing was decided it took no time.
+    pub(crate) fn answered_by(&self, policy: &'static str, method: &'static str) {
+        self.decisions.get_or_create(&PolicyMethod { policy, method }).inc();
     }
 
     /// A request waited so long for a worker.

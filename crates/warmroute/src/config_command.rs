@@ -57,7 +57,11 @@ fn check(args: &ConfigFileArgs) -> ExitCode {
         Err(problems) => (problems, Vec::new()),
     };
     if args.json {
-        output::out(&json!({"ok": problems.is_empty(), "problems": problems, "warnings": idle}).to_string());
+        let mut told = json!({"ok": problems.is_empty(), "problems": problems});
+        if !idle.is_empty() {
+            told["warnings"] = json!(idle);
+        }
+        output::out(&told.to_string());
     } else if problems.is_empty() {
         idle.iter().for_each(|notice| output::err(&notice.to_string()));
         output::out("ok");

@@ -10,11 +10,7 @@ static SET_LEVEL: OnceLock<Box<dyn Fn(Level) + Send + Sync>> = OnceLock::new();
 
 /// Starts the log. Later calls change nothing, so that a demo with two routers in one process has one log.
 pub(crate) fn start(logging: &Logging) {
-    let pretty = match logging.format {
-        LogFormat::Pretty => true,
-        LogFormat::Json => false,
-        LogFormat::Auto => std::io::stderr().is_terminal(),
-    };
+    let pretty = is_pretty(logging.format, std::io::stderr().is_terminal());
     let log = fmt().with_env_filter(filter(logging.level)).with_writer(std::io::stderr);
     // A handle knows the type of what it sets, which the two forms do not share.
     if pretty {
@@ -41,4 +37,32 @@ pub(crate) fn set_level(level: Level) {
 
 fn filter(level: Level) -> EnvFilter {
     EnvFilter::new(level.as_str())
+}
+
+fn is_pretty(format: LogFormat, terminal: bool) -> bool {
+    match format {
+        LogFormat::Pretty => true,
+        LogFormat::Json => false,
+        LogFormat::Auto => terminal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    #[test]
+    #[contract("CH29")]
+    fn lines_are_for_people_on_a_terminal_and_json_elsewhere_unless_said_otherwise() {
+        for (format, terminal, pretty) in [
+            (LogFormat::Auto, true, true),
+            (LogFormat::Auto, false, false),
+            (LogFormat::Json, true, false),
+            (LogFormat::Pretty, false, true),
+        ] {
+            assert_eq!(is_pretty(format, terminal), pretty, "{format:?} {terminal}");
+        }
+    }
 }

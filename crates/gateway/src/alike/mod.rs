@@ -145,33 +145,36 @@ impl Alike {
 
     /// One leaves. The last one takes the reply with it, unless it is whole and may answer others yet.
     fn leave(&self, seat: &Seat) {
-        let mut table = self.table.lock();
-        seat.flight.leave(seat.id);
-        let Some(entry) = table.flights.get_mut(&seat.key).filter(|entry| Arc::ptr_eq(&entry.flight, &seat.flight))
-        else {
-            // Another reply has this key by now; this one goes with the last of its readers.
-            return;
-        };
-        entry.seats -= 1;
-        if entry.seats > 0 {
-            return;
-        }
-        if table.is_kept(&seat.flight) {
-            return;
-        }
         let ttl = *self.ttl.read();
-        match seat.flight.kept_bytes().filter(|_| !ttl.is_zero()) {
-            Some(bytes) => table.keep(seat.key, &seat.flight, self.clock.now() + ttl, bytes),
-            None => {
-                table.flights.remove(&seat.key);
-                drop(table);
-                seat.flight.abandon();
-            }
+        let unwanted = self.table.lock().leave(seat, || self.clock.now() + ttl, ttl.is_zero());
+        // Wakes others, and may end a reply: not under the lock that all requests take.
+        seat.flight.leave(seat.id);
+        if unwanted {
+            seat.flight.abandon();
         }
     }
 }
 
 impl Table {
+    /// Whether nobody wants the reply any more.
+    fn leave(&mut self, seat: &Seat, until: impl FnOnce() -> Moment, nothing_kept: bool) -> bool {
+        // Where another reply has the key by now, this one goes with the last of its readers.
+        let own = |entry: &&mut Entry| Arc::ptr_eq(&entry.flight, &seat.flight);
+        let Some(entry) = self.flights.get_mut(&seat.key).filter(own) else { return false };
+        entry.seats -= 1;
+        if entry.seats > 0 || self.is_kept(&seat.flight) {
+            return false;
+        }
+        match seat.flight.kept_bytes().filter(|_| !nothing_kept) {
+            Some(bytes) => self.keep(seat.key, &seat.flight, until(), bytes),
+            None => {
+                self.flights.remove(&seat.key);
+                return true;
+            }
+        }
+        false
+    }
+
     fn is_kept(&self, flight: &Arc<Flight>) -> bool {
         self.kept.iter().any(|kept| Arc::ptr_eq(&kept.flight, flight))
     }

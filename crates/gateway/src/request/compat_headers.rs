@@ -28,17 +28,22 @@ pub(super) fn vllm_router(fields: &mut HeaderMap, settle: &Settle, won: &Won) {
     };
     let status = fields.get("x-cache").cloned().unwrap_or(HeaderValue::from_static("BYPASS"));
     fields.insert("x-vllm-router-cache-status", status);
-    let hooks = told.hooks();
     for (name, value) in [
         ("x-vllm-router-worker", Some(&*won.worker)),
         ("x-vllm-router-method", Some(method)),
         ("x-vllm-router-policy", Some(won.policy)),
         ("x-vllm-router-cluster", told.cluster()),
         ("x-vllm-router-model", told.model()),
-        ("x-vllm-router-hooks", hooks.as_deref()),
     ] {
         if let Some(value) = value.and_then(|value| HeaderValue::try_from(value).ok()) {
             fields.insert(HeaderName::from_static(name), value);
         }
+    }
+}
+
+/// What hooks said: also of a request that went no further.
+pub(super) fn hooks(fields: &mut HeaderMap, settle: &Settle) {
+    if let Some(value) = settle.told_of().hooks().and_then(|hooks| HeaderValue::try_from(hooks).ok()) {
+        fields.insert("x-vllm-router-hooks", value);
     }
 }

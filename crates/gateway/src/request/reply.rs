@@ -90,6 +90,9 @@ pub(crate) fn head(worker: &Parts, settle: &Settle) -> (StatusCode, HeaderMap) {
 /// Headers about the routing: who, by what rule, under which decision, and what was expected of its cache.
 pub(crate) fn explain(fields: &mut HeaderMap, settle: &Settle) {
     let shown = settle.reply_headers();
+    if shown.expose && shown.vllm_router {
+        compat_headers::hooks(fields, settle);
+    }
     let Some(won) = settle.won() else { return };
     if !settle.rewrites().is_empty() {
         insert(fields, HeaderName::from_static("x-warmroute-rewrites"), &settle.rewrites().join(","));

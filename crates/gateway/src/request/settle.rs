@@ -7,6 +7,7 @@
 mod hedge;
 mod log;
 mod prefill;
+mod shared;
 mod told;
 
 use std::sync::{Arc, OnceLock, atomic::Ordering};
@@ -16,7 +17,7 @@ use fleet::FailureKind;
 use kv_blocks::{Moment, Target};
 use parity::Basis;
 use routing::{
-    CacheSource, Decision, Method, Policy, PrefillLeg, PrefillNote, Refusal,
+    CacheSource, Decision, PrefillLeg, PrefillNote, Refusal,
     receipt::{Attempt, AttemptClass, AttemptResult, DecisionId, Hold, Outcome, OutcomeKind, Receipt, Timing, Verdict},
 };
 
@@ -25,7 +26,6 @@ use self::{
     told::Leaves,
 };
 use super::{
-    ReplyHeaders,
     dispatch::{BodyKind, Content, Failure},
     looked_up::LookedUp,
     receipt::{About, Decided},
@@ -148,37 +148,6 @@ impl Settle {
     /// The last decision's outcome, once there is one.
     pub(crate) fn won(&self) -> Option<&Won> {
         self.won.as_ref()
-    }
-
-    pub(crate) fn route(&self) -> &'static str {
-        self.route.path
-    }
-
-    /// Others wait for this reply: they want to know whether it may answer more of them.
-    pub(crate) fn tells_whether_good(&mut self, good: Arc<OnceLock<bool>>) {
-        self.good = Some(good);
-    }
-
-    /// Another request's reply answers this one: nobody is asked, and the receipt says so.
-    pub(crate) fn joined(&mut self, policy: Policy, status: u16) {
-        self.gateway.metrics.decided(policy.as_str(), Method::Dedup.as_str(), 0.0);
-        self.status = Some(status);
-        self.verdict = Some(Verdict::Joined(policy));
-        self.publish(None);
-    }
-
-    /// What headers tell beside the decision.
-    pub(crate) fn told(&mut self) -> &mut Told {
-        &mut self.told
-    }
-
-    pub(crate) fn told_of(&self) -> &Told {
-        &self.told
-    }
-
-    /// Which headers of ours and of others the reply carries.
-    pub(crate) fn reply_headers(&self) -> ReplyHeaders {
-        self.gateway.rules.headers
     }
 
     /// The router's own times, filled in stage by stage.

@@ -72,11 +72,12 @@ fn requests_in_flight_that_are_alike_reach_the_engine_once() {
     assert_eq!((&receipt["method"], &receipt["winner"]), (&"dedup".into(), &Value::Null));
     assert_eq!((&receipt["candidates"], &receipt["outcome"]["kind"]), (&json!([]), &"ok".into()));
     assert_eq!(receipt["id"].as_str(), joined[0].header("x-warmroute-decision"));
+    assert_eq!(fleet.router.metric("warmroute_decisions_total", "method=\"dedup\""), 7.0);
     fleet.router.settled();
 }
 
 #[test]
-#[contract("CH11")]
+#[contract("CH11", "B6")]
 fn only_requests_that_ask_for_a_repeatable_answer_are_joined() {
     let fleet = fleet(fine(), "");
     let mut warm = repeatable();
@@ -103,7 +104,7 @@ fn only_requests_that_ask_for_a_repeatable_answer_are_joined() {
 }
 
 #[test]
-#[contract("CH11")]
+#[contract("CH11", "B6")]
 fn a_finished_reply_answers_for_its_time_and_then_no_more() {
     let kept = fleet(fine(), "cache: {deduplication_ttl: 300ms}\n");
     kept.ask(&repeatable());
@@ -121,7 +122,7 @@ fn a_finished_reply_answers_for_its_time_and_then_no_more() {
 }
 
 #[test]
-#[contract("CH11")]
+#[contract("CH11", "B6")]
 fn errors_are_never_shared() {
     let fleet =
         fleet(Reply::Late(Duration::from_millis(300), json_reply("400 Bad", "", r#"{"error":{"message":"no"}}"#)), "");
@@ -151,7 +152,7 @@ fn errors_are_never_shared() {
 }
 
 #[test]
-#[contract("F40", "CH11")]
+#[contract("F40", "CH11", "B6")]
 fn the_followers_get_their_answer_when_the_first_client_leaves() {
     // Before the head.
     let fleet = fleet(Reply::Late(Duration::from_millis(500), json_reply("200 OK", "", FINE)), "");

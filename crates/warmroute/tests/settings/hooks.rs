@@ -1,11 +1,9 @@
 //! Services that are asked before a request is routed.
 
-use std::time::Duration;
-
 use contract_id::contract;
 use serde_json::Value;
 
-use crate::harness::{Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, chat, json_reply};
+use crate::harness::{Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, chat, eventually, json_reply};
 
 struct Guarded {
     router: Program,
@@ -62,6 +60,7 @@ fn a_rejected_request_reaches_nobody_and_says_why() {
     let guarded = guarded(says(r#"{"action":"reject","status":451,"message":"not here"}"#), "");
     let reply = guarded.ask("m");
     assert_eq!((reply.status, reply.error_code().as_str()), (451, "hook_rejected"));
+    assert_eq!(reply.header("x-vllm-router-hooks"), Some("guard=reject"));
     assert!(reply.text().contains("not here"), "{}", reply.text());
     guarded.hook.script(says(r#"{"action":"reject"}"#));
     let reply = guarded.ask("m");
@@ -158,11 +157,10 @@ fn a_client_that_leaves_ends_the_question_too() {
 #[contract("S39", "F95")]
 fn a_hook_at_an_address_of_secrets_is_not_asked() {
     let engine = ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", "{}")));
-    let config = "pre_routing_hooks: [{name: meta, url: \"http://169.254.169.254/latest\", timeout: 5s}]\n";
+    let config = "pre_routing_hooks: [{name: meta, url: \"http://169.254.169.254/latest\", timeout: 1h}]\n";
     let router = Program::serve_with(config, &[format!("w={}", engine.url())], &[]).ready(1);
-    let began = crate::harness::Stopwatch::start();
     let reply = RawClient::post(&router.data(), "/v1/chat/completions", chat("m", "hi", 1).to_string().as_bytes());
+    // Refused, not waited for: the answer would take an hour.
     assert_eq!(reply.status, 503);
-    assert!(began.elapsed() < Duration::from_secs(4), "it was refused, not waited for");
-    assert!(router.stderr().contains("metadata"), "{}", router.stderr());
+    eventually("the reason in the log", || router.stderr().contains("metadata").then_some(()));
 }

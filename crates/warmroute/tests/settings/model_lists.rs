@@ -59,7 +59,7 @@ fn a_hundred_clients_at_the_end_of_the_lists_time_ask_each_worker_once() {
 }
 
 #[test]
-#[contract("CH12", "CH13")]
+#[contract("CH12", "CH13", "B5")]
 fn the_list_is_renewed_in_the_background_and_workers_lists_are_reused_for_their_own_time() {
     let config = "model_aggregation: {cache_ttl: 400ms, background_refresh: {check_interval: 50ms}}\n";
     let (router, engines) = fleet(config);

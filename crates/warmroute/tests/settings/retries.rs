@@ -18,7 +18,7 @@ fn sends(config: &str) -> u64 {
 }
 
 #[test]
-#[contract("CH9", "CH10")]
+#[contract("CH9", "CH10", "B2")]
 fn a_request_is_sent_as_often_as_the_smaller_of_both_keys_says() {
     for (config, count) in [
         ("", 3),
