@@ -30,7 +30,7 @@ mod wording;
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
-use dialect::{ApiError, Dialect, ErrorCode, MessageStream};
+use dialect::{ApiError, Dialect, ErrorCode};
 use fleet::ModelView;
 use futures_util::FutureExt;
 use http::{Request, Response, header::EXPECT};
@@ -65,7 +65,7 @@ use self::{
     relay::{Begun, Relay},
     settle::Settle,
     tries::Tries,
-    wording::{Asked, Wording},
+    wording::{Asked, Wording, Words},
 };
 use crate::{
     Gateway,
@@ -203,7 +203,11 @@ async fn generate(gateway: &Arc<Gateway>, mut call: Call, dialect: Dialect, mut 
         pin,
         handover: if wording.may_be_split() { Handover::of(&view) } else { Handover::unsplittable() },
         own_priority: view.priority.is_some(),
-        asked: Asked { model: Arc::from(&*view.model), prompt_tokens: if prompt_is_exact { prompt_tokens } else { 0 } },
+        asked: Asked {
+            model: Arc::from(&*view.model),
+            prompt_tokens: if prompt_is_exact { prompt_tokens } else { 0 },
+            include_usage: view.include_usage,
+        },
         wording,
     };
     drop(view);
@@ -348,7 +352,7 @@ fn relayed(
     gateway: &Arc<Gateway>,
     committed: dispatch::Committed,
     worker: WorkerId,
-    stream: Option<MessageStream>,
+    stream: Option<Words>,
     mut settle: Settle,
 ) -> Response<ReplyBody> {
     let dispatch::Committed { head, content } = committed;

@@ -166,7 +166,7 @@ pub(super) async fn forwarded(
     let answer = Answer::Whole;
     // Carried as it came, whatever it is.
     let wording = Wording::own(Dialect::Embeddings, spoken);
-    let asked = Asked { model: Arc::clone(&model.id), prompt_tokens: 0 };
+    let asked = Asked { model: Arc::clone(&model.id), prompt_tokens: 0, include_usage: false };
     let errand = Errand {
         model,
         prompt,
