@@ -36,10 +36,7 @@ use futures_util::FutureExt;
 use http::{Request, Response, header::EXPECT};
 use hyper::body::Incoming;
 use kv_blocks::{Moment, WorkerId};
-use routing::{
-    Answer, Pin,
-    receipt::{AttemptClass, PromptNote},
-};
+use routing::{Answer, Pin, receipt::AttemptClass};
 
 pub(crate) use clusters::Clusters;
 pub use clusters::{Cluster, ClusterSettings};
@@ -179,7 +176,7 @@ async fn generate(gateway: &Arc<Gateway>, mut call: Call, dialect: Dialect, mut 
     settle.timing().render = prompt.render_us;
     settle.timing().tokenize = prompt.tokenize_us;
     let note = cluster.as_ref().map(Membership::note);
-    settle.about(About { cluster: note, ..about(&view, &model, call.overrides.priority, &prompt) });
+    settle.about(About { cluster: note, ..About::of(&view, &model, call.overrides.priority, &prompt) });
     settle.looked_up(LookedUp::of(dialect, &view, &prompt));
     if wording.keeps_state {
         settle.will_be_kept();
@@ -331,19 +328,6 @@ async fn carried(
         if let Some(now) = gateway.fleet.snapshot().model(&model.id) {
             model = Arc::clone(now);
         }
-    }
-}
-
-fn about(view: &dialect::RequestView<'_>, model: &ModelView, priority: i32, prompt: &identify::Identified) -> About {
-    let served = model.candidates.first();
-    About {
-        model: Arc::from(&*view.model),
-        served_model: served.map(|candidate| Arc::clone(&candidate.namespace_model)),
-        lora: served.and_then(|candidate| candidate.lora.clone()),
-        stream: view.stream,
-        priority,
-        cluster: None,
-        prompt: PromptNote { source: prompt.source, tokens: prompt.tokens, new_tokens: prompt.new_tokens },
     }
 }
 

@@ -69,7 +69,7 @@ impl Spoken {
             return Ok(());
         }
         let message = format!(
-            "model {:?} is served only by workers of type anthropic, which have no such route: send the request to {MESSAGES}",
+            "model {:?} is served only by workers of type anthropic, which have no such route: send a chat, or a message to {MESSAGES}",
             super::accept::printable(&model.id)
         );
         Err(ApiError::new(ErrorCode::InvalidRequest, message).param("model"))
