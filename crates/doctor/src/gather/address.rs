@@ -119,7 +119,7 @@ mod tests {
 
     async fn found(url: &str) -> Option<Answers> {
         let url: WorkerUrl = url.parse().expect("a url");
-        look(&Engine::new(url.clone(), None), &url, Budget::of(PATIENCE)).await
+        look(&Engine::new(url.clone(), fleet::Engine::Generic, None), &url, Budget::of(PATIENCE)).await
     }
 
     #[tokio::test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, StatusCode, header::AUTHORIZATION};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use net::{
     WorkerUrl,
     fetch::{self, FetchError},
@@ -44,11 +44,8 @@ impl Refusal {
 }
 
 impl Engine {
-    pub(crate) fn new(url: WorkerUrl, api_key: Option<&config::Secret>) -> Self {
-        let mut headers = HeaderMap::new();
-        if let Some(value) = api_key.and_then(|key| HeaderValue::try_from(format!("Bearer {}", key.expose())).ok()) {
-            headers.insert(AUTHORIZATION, value);
-        }
+    pub(crate) fn new(url: WorkerUrl, kind: fleet::Engine, api_key: Option<&config::Secret>) -> Self {
+        let headers = fleet::credentials(kind, api_key.map(|key| key.expose())).collect();
         Self { url, headers }
     }
 

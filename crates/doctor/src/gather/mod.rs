@@ -134,7 +134,7 @@ pub(crate) async fn look(asked: Asked<'_>, timeout: Duration, clock: Clock) -> O
     if let Err(error) = net::connect(&url.address(), budget.at_most(settings.request.connect_timeout)).await {
         return Observed { unreachable: Some(error.to_string()), ..seen };
     }
-    let engine = Engine::new(url.clone(), worker.api_key.as_ref());
+    let engine = Engine::new(url.clone(), worker.engine.unwrap_or(fleet::Engine::Generic), worker.api_key.as_ref());
     let met_at = Instant::now();
     let (health, meeting) = tokio::join!(
         within(budget.at_most(budget.request), meetings.health(id)),

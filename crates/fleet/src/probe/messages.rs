@@ -23,9 +23,8 @@ pub(super) async fn asked(asker: &Asker, configured: Option<Messages>) -> Option
 fn said(status: StatusCode) -> Option<Messages> {
     match status.as_u16() {
         200 | 400 | 401 | 422 | 429 => Some(Messages::Native),
-        // "Not implemented" is an answer; other failures are none.
-        501 => Some(Messages::Translate),
-        500.. => None,
+        // It is loading, or something before it is away: that is no answer.
+        502..=504 => None,
         _ => Some(Messages::Translate),
     }
 }
@@ -40,10 +39,11 @@ mod tests {
         for status in [200, 400, 401, 422, 429] {
             assert_eq!(said(status), Some(Messages::Native), "{status}");
         }
-        for status in [403, 404, 405, 501] {
+        // One that fails on it may have the route; chats it has in any case.
+        for status in [403, 404, 405, 500, 501] {
             assert_eq!(said(status), Some(Messages::Translate), "{status}");
         }
-        for status in [500, 502, 503] {
+        for status in [502, 503, 504] {
             assert_eq!(said(status), None, "{status}");
         }
     }

@@ -36,16 +36,13 @@ mod wording;
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
-use dialect::{ApiError, Dialect, ErrorCode, MessageStream};
+use dialect::{ApiError, Dialect, ErrorCode};
 use fleet::ModelView;
 use futures_util::FutureExt;
 use http::{Request, Response, header::EXPECT};
 use hyper::body::Incoming;
 use kv_blocks::{Moment, WorkerId};
-use routing::{
-    Answer, Pin,
-    receipt::{AttemptClass, PromptNote},
-};
+use routing::{Answer, Pin, receipt::AttemptClass};
 
 pub(crate) use clusters::Clusters;
 pub use clusters::{Cluster, ClusterSettings};
@@ -74,7 +71,7 @@ use self::{
     receipt::About,
     relay::{Begun, Relay},
     tries::Tries,
-    wording::{Asked, Wording},
+    wording::{Asked, Wording, Words},
 };
 use crate::{
     Gateway,
@@ -195,7 +192,7 @@ async fn generate(gateway: &Arc<Gateway>, mut call: Call, dialect: Dialect, mut 
     settle.timing().render = prompt.render_us;
     settle.timing().tokenize = prompt.tokenize_us;
     let note = cluster.as_ref().map(Membership::note);
-    settle.about(About { cluster: note, ..about(&view, &model, call.overrides.priority, &prompt) });
+    settle.about(About { cluster: note, ..About::of(&view, &model, call.overrides.priority, &prompt) });
     settle.looked_up(LookedUp::of(dialect, &view, &prompt));
     if wording.keeps_state {
         settle.will_be_kept();
@@ -219,7 +216,11 @@ async fn generate(gateway: &Arc<Gateway>, mut call: Call, dialect: Dialect, mut 
         pin,
         handover: if wording.may_be_split() { Handover::of(&view) } else { Handover::unsplittable() },
         own_priority: view.priority.is_some(),
-        asked: Asked { model: Arc::from(&*view.model), prompt_tokens: if prompt_is_exact { prompt_tokens } else { 0 } },
+        asked: Asked {
+            model: Arc::from(&*view.model),
+            prompt_tokens: if prompt_is_exact { prompt_tokens } else { 0 },
+            include_usage: view.include_usage,
+        },
         wording,
     };
     drop(view);
@@ -360,25 +361,12 @@ async fn carried(
     }
 }
 
-fn about(view: &dialect::RequestView<'_>, model: &ModelView, priority: i32, prompt: &identify::Identified) -> About {
-    let served = model.candidates.first();
-    About {
-        model: Arc::from(&*view.model),
-        served_model: served.map(|candidate| Arc::clone(&candidate.namespace_model)),
-        lora: served.and_then(|candidate| candidate.lora.clone()),
-        stream: view.stream,
-        priority,
-        cluster: None,
-        prompt: PromptNote { source: prompt.source, tokens: prompt.tokens, new_tokens: prompt.new_tokens },
-    }
-}
-
 /// Commits to a reply: its head goes out, and its body carries the rest of the request with it.
 fn relayed(
     gateway: &Arc<Gateway>,
     committed: dispatch::Committed,
     worker: WorkerId,
-    stream: Option<MessageStream>,
+    stream: Option<Words>,
     mut settle: Settle,
 ) -> Response<ReplyBody> {
     let dispatch::Committed { head, content } = committed;

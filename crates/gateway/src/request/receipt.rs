@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
+use dialect::RequestView;
+use fleet::ModelView;
 use routing::receipt::{ClusterNote, DecisionId, Hold, PromptNote, Receipt, Timing, Verdict};
+
+use super::identify::Identified;
 
 /// What is known of a request before anything is decided.
 #[derive(Clone, Debug)]
@@ -17,6 +21,20 @@ pub(crate) struct About {
 }
 
 impl About {
+    /// What is known of the request that `view` was read from.
+    pub(super) fn of(view: &RequestView<'_>, model: &ModelView, priority: i32, prompt: &Identified) -> Self {
+        let served = model.candidates.first();
+        Self {
+            model: Arc::from(&*view.model),
+            served_model: served.map(|candidate| Arc::clone(&candidate.namespace_model)),
+            lora: served.and_then(|candidate| candidate.lora.clone()),
+            stream: view.stream,
+            priority,
+            cluster: None,
+            prompt: PromptNote { source: prompt.source, tokens: prompt.tokens, new_tokens: prompt.new_tokens },
+        }
+    }
+
     /// The receipt of what was decided: nothing sent yet, and nothing come of it.
     pub(crate) fn receipt(self, decided: Decided) -> Receipt {
         let Decided { id, at_unix_ms, request_id, route, verdict, hold, mut timing } = decided;

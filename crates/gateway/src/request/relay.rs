@@ -18,7 +18,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use dialect::{ApiError, Chunk, ErrorCode, MessageStream, SseEvent, SseSplitter, is_done};
+use dialect::{ApiError, Chunk, ErrorCode, SseEvent, SseSplitter, is_done};
 use fleet::FailureKind;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -27,7 +27,7 @@ use net::Clock;
 use tokio::time::{Sleep, sleep};
 
 use self::translated::Translation;
-use super::{dispatch::BodyKind, settle::Settle};
+use super::{dispatch::BodyKind, settle::Settle, wording::Words};
 use crate::{
     cut_switch::Cutting,
     upstream::{Connection, Pools},
@@ -60,7 +60,7 @@ pub(crate) struct Begun {
     pub(crate) clock: Clock,
     pub(crate) cutting: Cutting,
     /// What puts its events into the client's words.
-    pub(crate) stream: Option<MessageStream>,
+    pub(crate) stream: Option<Words>,
 }
 
 /// A reply on its way. It owns everything the request still holds: the worker's connection, the load, the receipt.

@@ -21,7 +21,6 @@ use serde_json::json;
 
 use self::body::Asked;
 use super::{
-    about,
     accept::{Call, Overrides},
     affinity::{self, Ties},
     clusters::{self, Membership},
@@ -29,7 +28,7 @@ use super::{
     dispatch,
     identify::Identified,
     prefill::{Handover, Policies},
-    receipt::Decided,
+    receipt::{About, Decided},
     reply::{self, ReplyBody},
     wording::Spoken,
 };
@@ -236,7 +235,7 @@ impl<'a> Asking<'a> {
             hold: Hold::default(),
             timing,
         };
-        let about = about(&self.asked.view, &self.model, self.asked.overrides.priority, &self.prompt);
+        let about = About::of(&self.asked.view, &self.model, self.asked.overrides.priority, &self.prompt);
         let cluster = self.ties.cluster.as_ref().map(Membership::note);
         Receipt { dry_run, cluster, ..about.receipt(decided) }
     }

@@ -15,13 +15,14 @@ use routing::Answer;
 use serde::Serialize;
 
 use super::{
-    Errand, about,
+    Errand,
     accept::Call,
     affinity::Ties,
     carried, decide,
     hold::Wait,
     identify::{Identified, cost_of, cost_of_objects, text_of},
     prefill::Handover,
+    receipt::About,
     refused,
     reply::{self, ReplyBody},
     settle::Settle,
@@ -159,14 +160,14 @@ pub(super) async fn forwarded(
     };
     let prompt = Identified::without_blocks(0);
     let view = dialect::RequestView { model: (&*model.id).into(), ..dialect::RequestView::default() };
-    settle.about(about(&view, &model, call.overrides.priority, &prompt));
+    settle.about(About::of(&view, &model, call.overrides.priority, &prompt));
     if let Err(error) = spoken.check(&model) {
         return refused(settle, &error);
     }
     let answer = Answer::Whole;
     // Carried as it came, whatever it is.
     let wording = Wording::own(Dialect::Embeddings, spoken);
-    let asked = Asked { model: Arc::clone(&model.id), prompt_tokens: 0 };
+    let asked = Asked { model: Arc::clone(&model.id), prompt_tokens: 0, include_usage: false };
     let errand = Errand {
         model,
         prompt,

@@ -1,21 +1,23 @@
 //! In which words a request is routed, and in which it is sent to the worker that was chosen.
 //!
 //! Some requests are not written as a chat and yet become one at the engine: those are routed by the chat that stands in
-//! for them. A request for a message is also sent as that chat, to a worker that has no messages of its own; its reply is
-//! put back into the client's words. Everything else is forwarded as it came.
+//! for them. A request for a message is also sent as that chat, to a worker that has no messages of its own, and a chat as a
+//! message to one that has nothing else; the reply is put back into the client's words. Everything else is forwarded as it came.
 
 mod back;
+mod words;
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use dialect::{ApiError, Dialect, ErrorCode, Fidelity, RequestView, ResponsesView, Translated};
+use dialect::{ApiError, Completion, Dialect, ErrorCode, Fidelity, RequestView, ResponsesView, Translated};
 use fleet::{Engine, Messages, ModelView, WorkerView};
 use http::uri::PathAndQuery;
 use kv_blocks::Moment;
 use routing::Pin;
 
 pub(super) use self::back::Back;
+pub(crate) use self::words::Words;
 use super::{accept::Call, identify::cost_of};
 use crate::Gateway;
 
@@ -67,7 +69,7 @@ impl Spoken {
             return Ok(());
         }
         let message = format!(
-            "model {:?} is served only by workers of type anthropic, which have no such route: send the request to {MESSAGES}",
+            "model {:?} is served only by workers of type anthropic, which have no such route: send a chat, or a message to {MESSAGES}",
             super::accept::printable(&model.id)
         );
         Err(ApiError::new(ErrorCode::InvalidRequest, message).param("model"))
@@ -112,7 +114,8 @@ impl Wording {
         let shortened = gateway.rules.rewriting.volatile_prefix
             && matches!(dialect, Dialect::Chat | Dialect::Messages)
             && shorten(gateway, dialect, call).await;
-        let spoken = if dialect == Dialect::Messages { Spoken::All } else { Spoken::Openai };
+        let translated = matches!(dialect, Dialect::Messages | Dialect::Chat);
+        let spoken = if translated { Spoken::All } else { Spoken::Openai };
         let own = Self { shortened, ..Self::own(dialect, spoken) };
         match dialect {
             Dialect::Messages => {
@@ -184,6 +187,9 @@ impl Wording {
         let mut rewrites = if self.shortened { vec!["volatile_prefix"] } else { Vec::new() };
         let as_it_came =
             |rewrites| Said { call: Cow::Borrowed(call), back: Back::AsItCame, rewrites, is_openai: false };
+        if self.dialect == Dialect::Chat && worker.engine == Engine::Anthropic {
+            return self.as_message(gateway, call, asked, rewrites).await;
+        }
         let (Dialect::Messages, Some(chat)) = (self.dialect, &self.chat) else {
             let is_openai = matches!(self.dialect, Dialect::Chat | Dialect::Completions);
             return Ok(Said { is_openai, ..as_it_came(rewrites) });
@@ -205,9 +211,50 @@ impl Wording {
         rewrites.insert(0, "messages");
         Ok(Said {
             call: Cow::Owned(call.said(at(call, CHAT), chat.clone())),
-            back: Back::message(Arc::clone(&asked.model), asked.prompt_tokens, Arc::clone(&call.request_id)),
+            back: Back::Message {
+                model: Arc::clone(&asked.model),
+                prompt_tokens: asked.prompt_tokens,
+                request_id: Arc::clone(&call.request_id),
+            },
             rewrites,
             is_openai: true,
+        })
+    }
+}
+
+impl Wording {
+    /// A chat for a worker that has messages only.
+    async fn as_message<'c>(
+        &self,
+        gateway: &Gateway,
+        call: &'c Call,
+        asked: &Asked,
+        mut rewrites: Vec<&'static str>,
+    ) -> Result<Said<'c>, ApiError> {
+        let marks = gateway.rules.rewriting.cache_control;
+        let say = move |body: Bytes| {
+            let Translated { body, untranslatable } = dialect::chat_to_messages(&body)?;
+            let marked = if marks { dialect::with_cache_control(&body) } else { None };
+            Ok::<_, dialect::ViewError>((marked.is_some(), marked.unwrap_or(body), untranslatable))
+        };
+        let (marked, body, untranslatable) = beside(gateway, call, say).await??;
+        if let Some(why) = untranslatable {
+            return Err(ApiError::new(ErrorCode::InvalidRequest, why));
+        }
+        rewrites.insert(0, "messages");
+        if marked {
+            rewrites.push("cache_control");
+        }
+        let completion = Completion {
+            model: (&*asked.model).into(),
+            created: gateway.clock.unix_s(),
+            include_usage: asked.include_usage,
+        };
+        Ok(Said {
+            call: Cow::Owned(call.said(at(call, MESSAGES), body.into())),
+            back: Back::Chat { completion, request_id: Arc::clone(&call.request_id) },
+            rewrites,
+            is_openai: false,
         })
     }
 }
@@ -219,6 +266,8 @@ pub(super) struct Asked {
     pub(super) model: Arc<str>,
     /// Tokens of the prompt as counted here; 0 where that is a guess.
     pub(super) prompt_tokens: u32,
+    /// The stream shall end with the usage.
+    pub(super) include_usage: bool,
 }
 
 /// A request in the words of one worker.

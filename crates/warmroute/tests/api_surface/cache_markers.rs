@@ -64,7 +64,7 @@ fn goes_to(router: &Program, body: &str) -> String {
 }
 
 #[test]
-#[contract("P3.21", "CK19")]
+#[contract("CK19")]
 fn requests_that_differ_in_that_line_only_have_the_same_place_on_the_ring() {
     let (_engines, router) = fleet(&["--policy", "prefix_hash"]);
     let home = goes_to(&router, &of_agent(0, &["task 0"]));
@@ -74,7 +74,6 @@ fn requests_that_differ_in_that_line_only_have_the_same_place_on_the_ring() {
 }
 
 #[test]
-#[contract("P3.21", "P3.25")]
 fn a_conversation_grows_whatever_its_client_changes_around_it() {
     let config = "routing: {policy: random, session: {mode: hard}}\n";
     let chat = r#"{"choices":[{"message":{"content":"hello"},"finish_reason":"stop"}]}"#;
@@ -93,7 +92,7 @@ fn a_conversation_grows_whatever_its_client_changes_around_it() {
 }
 
 #[test]
-#[contract("P3.21", "I12")]
+#[contract("I12")]
 fn that_line_is_taken_out_only_where_that_is_asked_for() {
     let sent = |pair: &Pair, path: &str, body: &str| {
         let (seen, reply) = pair.carried(path, body);

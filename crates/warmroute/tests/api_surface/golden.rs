@@ -18,7 +18,7 @@ const ROUTES: [(&str, &str); 6] = [
 ];
 
 #[test]
-#[contract("V36", "I12", "P3.23", "P3.2")]
+#[contract("V36", "I12")]
 fn a_whole_reply_and_its_request_cross_every_route_byte_for_byte() {
     let pair = Pair::start();
     for (path, body) in ROUTES {
@@ -36,7 +36,7 @@ fn a_whole_reply_and_its_request_cross_every_route_byte_for_byte() {
 }
 
 #[test]
-#[contract("V36", "I12", "P3.24")]
+#[contract("V36", "I12")]
 fn a_stream_and_its_request_cross_every_route_byte_for_byte() {
     let pair = Pair::start();
     for (path, body) in ROUTES {

@@ -6,6 +6,7 @@
 mod harness;
 
 mod cache_markers;
+mod chat_over_messages;
 mod count_tokens;
 mod golden;
 mod kinds_of_workers;

@@ -85,9 +85,10 @@ fn a_worker_of_type_anthropic_gets_its_key_and_the_version_in_its_own_fields() {
     assert_eq!(seen.header("x-api-key").as_deref(), Some("sk-worker"));
     assert_eq!(seen.header("authorization"), None);
     assert_eq!(seen.header("anthropic-version").as_deref(), Some("2023-06-01"));
-    // It has no chats, and says so to whoever sends one.
+    // It has nothing else that would say the same, and that is said to whoever asks for it.
     for (path, body) in [
-        ("/v1/chat/completions", r#"{"model":"m","messages":[]}"#),
+        ("/v1/completions", r#"{"model":"m","prompt":"a"}"#),
+        ("/v1/responses", r#"{"model":"m","input":"a"}"#),
         ("/v1/embeddings", r#"{"model":"m","input":"a"}"#),
         ("/tokenize", r#"{"model":"m","prompt":"a"}"#),
     ] {

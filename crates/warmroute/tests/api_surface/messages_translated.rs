@@ -153,7 +153,7 @@ fn errors_have_the_shape_of_messages_whoever_made_them() {
     assert_eq!((failed.0, failed.1.as_str(), failed.2.contains("CUDA")), (500, "api_error", false));
     let (status, kind, message) = error("200 OK", r#"{"object":"something else"}"#);
     assert_eq!((status, kind.as_str()), (502, "api_error"));
-    assert!(message.contains("no chat completion"), "{message}");
+    assert!(message.contains("not in the words"), "{message}");
 }
 
 #[test]

@@ -4,20 +4,20 @@
 //! client is a cut.
 
 use bytes::Bytes;
-use dialect::{ErrorCode, MessageStream, SseEvent, Streamed};
+use dialect::{ErrorCode, SseEvent, Streamed};
 use tokio::time::sleep;
 
-use super::{Cut, End, FLUSH, Relay, note};
+use super::{super::wording::Words, Cut, End, FLUSH, Relay, note};
 
 /// The translation, and how far it came.
 #[derive(Debug)]
 pub(super) struct Translation {
-    stream: MessageStream,
+    stream: Words,
     reached: Streamed,
 }
 
 impl Translation {
-    pub(super) fn new(stream: MessageStream) -> Self {
+    pub(super) fn new(stream: Words) -> Self {
         Self { stream, reached: Streamed::Going }
     }
 

@@ -3,10 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use dialect::MessageStream;
+use dialect::{ChatStream, Completion, MessageStream};
 use http::{HeaderValue, header, response::Parts};
 
-use super::super::dispatch::{self, BodyKind, Committed, Content, Failure, Held, LastWord};
+use super::{
+    super::dispatch::{self, BodyKind, Committed, Content, Failure, Held, LastWord},
+    words::Words,
+};
 
 /// Longest reply that is put into other words: all of it is held while that is done.
 const LONGEST: usize = 16 * 1024 * 1024;
@@ -18,65 +21,90 @@ pub(in crate::request) enum Back {
     AsItCame,
     /// A chat completion becomes a message.
     Message { model: Arc<str>, prompt_tokens: u32, request_id: Arc<str> },
+    /// A message becomes a chat completion.
+    Chat { completion: Completion, request_id: Arc<str> },
 }
 
 impl Back {
-    pub(super) fn message(model: Arc<str>, prompt_tokens: u32, request_id: Arc<str>) -> Self {
-        Self::Message { model, prompt_tokens, request_id }
-    }
-
     /// The reply, of which a stream is still in the worker's words: see [`Self::stream`]. `left` is the time for the rest of
     /// one that is long.
     pub(in crate::request) async fn reply(&self, committed: Committed, left: Duration) -> Result<Committed, Failure> {
-        let Self::Message { model, request_id, .. } = self else { return Ok(committed) };
-        match tokio::time::timeout(left, translated(committed, model, request_id)).await {
+        if matches!(self, Self::AsItCame) {
+            return Ok(committed);
+        }
+        match tokio::time::timeout(left, self.translated(committed)).await {
             Ok(translated) => translated,
             Err(_) => Err(Failure::timeout(left)),
         }
     }
     /// What is left of an attempt that failed.
     pub(in crate::request) fn failure(&self, mut failure: Failure) -> Failure {
-        if let (Self::Message { request_id, .. }, LastWord::Pass(head, bytes)) = (self, &mut failure.reply) {
-            *bytes = Bytes::from(dialect::error_from_chat(head.status.as_u16(), bytes, request_id));
+        if let LastWord::Pass(head, bytes) = &mut failure.reply
+            && let Some(error) = self.error(head.status.as_u16(), bytes)
+        {
+            *bytes = error;
             is_json(head);
         }
         failure
     }
 
     /// What puts the events of a stream into the client's words.
-    pub(in crate::request) fn stream(&self) -> Option<MessageStream> {
+    pub(in crate::request) fn stream(&self) -> Option<Words> {
         match self {
             Self::AsItCame => None,
-            Self::Message { model, prompt_tokens, .. } => Some(MessageStream::new(&**model, *prompt_tokens)),
+            Self::Message { model, prompt_tokens, .. } => {
+                Some(Words::Message(MessageStream::new(&**model, *prompt_tokens)))
+            }
+            Self::Chat { completion, .. } => Some(Words::Chat(ChatStream::new(completion.clone()))),
         }
     }
-}
 
-async fn translated(committed: Committed, model: &str, request_id: &str) -> Result<Committed, Failure> {
-    let Committed { mut head, content } = committed;
-    let ok = head.status.is_success();
-    let bytes = match content {
-        Content::Begun { kind: BodyKind::Events, .. } if ok => return Ok(Committed { head, content }),
-        Content::Whole(bytes) => bytes,
-        Content::Begun { first, mut rest, .. } => {
-            let mut held = Held::default();
-            held.push(first);
-            while let Some(data) = dispatch::next_data(&mut rest).await {
-                held.push(data.map_err(|_| unread("ended before its announced end"))?);
-                if held.len() > LONGEST {
-                    return Err(unread("is longer than 16 MiB and cannot become a message"));
+    async fn translated(&self, committed: Committed) -> Result<Committed, Failure> {
+        let Committed { mut head, content } = committed;
+        let ok = head.status.is_success();
+        let bytes = match content {
+            Content::Begun { kind: BodyKind::Events, .. } if ok => return Ok(Committed { head, content }),
+            Content::Whole(bytes) => bytes,
+            Content::Begun { first, mut rest, .. } => {
+                let mut held = Held::default();
+                held.push(first);
+                while let Some(data) = dispatch::next_data(&mut rest).await {
+                    held.push(data.map_err(|_| unread("ended before its announced end"))?);
+                    if held.len() > LONGEST {
+                        return Err(unread("is longer than 16 MiB and cannot be translated"));
+                    }
                 }
+                held.into_bytes()
             }
-            held.into_bytes()
+        };
+        let translated = if ok {
+            self.whole(&bytes).ok_or_else(|| unread("is not in the words that it was asked in"))?
+        } else {
+            self.error(head.status.as_u16(), &bytes).unwrap_or(bytes)
+        };
+        is_json(&mut head);
+        Ok(Committed { head, content: Content::Whole(translated) })
+    }
+
+    /// A whole reply; `None`: it is none.
+    fn whole(&self, bytes: &Bytes) -> Option<Bytes> {
+        match self {
+            Self::AsItCame => Some(bytes.clone()),
+            Self::Message { model, .. } => dialect::message_from_chat(bytes, model).map(Bytes::from),
+            Self::Chat { completion, .. } => {
+                dialect::chat_from_message(bytes, &completion.model, completion.created).map(Bytes::from)
+            }
         }
-    };
-    let translated = if ok {
-        dialect::message_from_chat(&bytes, model).ok_or_else(|| unread("is no chat completion"))?
-    } else {
-        dialect::error_from_chat(head.status.as_u16(), &bytes, request_id)
-    };
-    is_json(&mut head);
-    Ok(Committed { head, content: Content::Whole(translated.into()) })
+    }
+
+    /// An error of the worker's own; `None`: it stays as it is.
+    fn error(&self, status: u16, bytes: &[u8]) -> Option<Bytes> {
+        match self {
+            Self::AsItCame => None,
+            Self::Message { request_id, .. } => Some(dialect::error_from_chat(status, bytes, request_id).into()),
+            Self::Chat { request_id, .. } => Some(dialect::error_from_message(status, bytes, request_id).into()),
+        }
+    }
 }
 
 fn is_json(head: &mut Parts) {

@@ -1,0 +1,143 @@
+//! The messages of a chat as the turns of a conversation with the system prompt apart.
+
+use std::borrow::Cow;
+
+use crate::{
+    RawJson,
+    json::{self, Object},
+    prefix_key::content_text,
+};
+
+/// One side's turn: blocks of content, written already. Messages of one side that follow each other are one turn, since
+/// the results of all calls must come in the turn that follows them.
+struct Turn {
+    role: &'static str,
+    blocks: Vec<String>,
+}
+
+/// Writes `system` and `messages`.
+pub(super) fn conversation(
+    message: &mut Object<'_>,
+    messages: Option<RawJson<'_>>,
+    untranslatable: &mut Option<String>,
+) {
+    let mut system: Vec<Cow<'_, str>> = Vec::new();
+    let mut turns: Vec<Turn> = Vec::new();
+    for (at, said) in messages.and_then(RawJson::elements).into_iter().flatten().enumerate() {
+        let role = said.member("role").and_then(RawJson::string);
+        let (role, blocks) = match role.as_deref() {
+            Some("system" | "developer") => {
+                system.extend(said.member("content").and_then(content_text).filter(|text| !text.is_empty()));
+                continue;
+            }
+            Some("assistant") => ("assistant", of_assistant(said, at, untranslatable)),
+            Some("tool") => ("user", vec![result(said)]),
+            _ => ("user", parts(said, at, untranslatable)),
+        };
+        match turns.last_mut() {
+            Some(last) if last.role == role => last.blocks.extend(blocks),
+            _ => turns.push(Turn { role, blocks }),
+        }
+    }
+    match &system[..] {
+        [] => {}
+        [text] => message.text("system", text),
+        texts => {
+            let mut blocks = message.array("system");
+            for text in texts {
+                blocks.next().push_str(&block("text", |block| block.text("text", text)));
+            }
+            blocks.close();
+        }
+    }
+    let mut list = message.array("messages");
+    for turn in turns.into_iter().filter(|turn| !turn.blocks.is_empty()) {
+        let mut one = list.object();
+        one.text("role", turn.role);
+        one.raw("content", &format!("[{}]", turn.blocks.join(",")));
+        one.close();
+    }
+    list.close();
+}
+
+fn block(kind: &str, describe: impl FnOnce(&mut Object<'_>)) -> String {
+    let mut out = String::new();
+    let mut object = Object::open(&mut out);
+    object.text("type", kind);
+    describe(&mut object);
+    object.close();
+    out
+}
+
+fn text_block(text: &str) -> Option<String> {
+    // An empty one is refused by the API.
+    (!text.is_empty()).then(|| block("text", |block| block.text("text", text)))
+}
+
+/// What somebody said: text and pictures.
+fn parts(said: RawJson<'_>, at: usize, untranslatable: &mut Option<String>) -> Vec<String> {
+    let Some(content) = said.member("content") else { return Vec::new() };
+    if let Some(text) = content.string() {
+        return text_block(&text).into_iter().collect();
+    }
+    let mut blocks = Vec::new();
+    for part in content.elements().into_iter().flatten() {
+        let text = part.member("text").or(part.member("refusal")).and_then(RawJson::string);
+        let url = part.member("image_url").map(|image| image.member("url").unwrap_or(image)).and_then(RawJson::string);
+        match (part.member("type").and_then(RawJson::string).as_deref(), text, url) {
+            (Some("image_url"), _, Some(url)) => blocks.push(block("image", |block| source(block, &url))),
+            (Some("text" | "input_text" | "refusal"), Some(text), _) => blocks.extend(text_block(&text)),
+            (kind, ..) => {
+                let kind: String = kind.unwrap_or("").chars().take(60).collect();
+                untranslatable.get_or_insert_with(|| {
+                    format!("messages[{at}] has a part of type {kind:?}, for which a message has no word: leave it out")
+                });
+            }
+        }
+    }
+    blocks
+}
+
+/// Where a picture is.
+fn source(block: &mut Object<'_>, url: &str) {
+    let mut source = block.object("source");
+    let inline = url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
+    match inline {
+        Some((media_type, data)) => {
+            source.text("type", "base64");
+            source.text("media_type", media_type);
+            source.text("data", data);
+        }
+        None => {
+            source.text("type", "url");
+            source.text("url", url);
+        }
+    }
+    source.close();
+}
+
+/// What the model said: text, then the calls it made. Its thoughts stay behind: their seal is not here, and without it they
+/// are refused.
+fn of_assistant(said: RawJson<'_>, at: usize, untranslatable: &mut Option<String>) -> Vec<String> {
+    let mut blocks = parts(said, at, untranslatable);
+    for call in said.member("tool_calls").and_then(RawJson::elements).into_iter().flatten() {
+        let function = call.member("function");
+        let arguments = function.and_then(|function| function.member("arguments")).and_then(RawJson::string);
+        let arguments = arguments.unwrap_or_default();
+        let input = json::whole(&arguments).ok().filter(|input| input.members().is_some());
+        blocks.push(block("tool_use", |block| {
+            block.some("id", call.member("id"));
+            block.some("name", function.and_then(|function| function.member("name")));
+            block.raw("input", input.map_or("{}", RawJson::as_str));
+        }));
+    }
+    blocks
+}
+
+/// What a tool said.
+fn result(said: RawJson<'_>) -> String {
+    block("tool_result", |block| {
+        block.some("tool_use_id", said.member("tool_call_id"));
+        block.text("content", &said.member("content").and_then(content_text).unwrap_or_default());
+    })
+}

@@ -1,0 +1,226 @@
+//! The events of a message as a stream of chat completion chunks.
+//!
+//! What is kept between events is the head of every chunk, which block is which call, and the counts.
+//!
+//! **Invariant**: `[DONE]` comes only after the message's own `message_stop`.
+
+use super::{
+    super::Streamed,
+    reply::{completion_id, error_object, finish, head, write_usage},
+};
+use crate::{
+    RawJson, Usage,
+    chunk::usage,
+    json::{self, Object},
+};
+
+/// Calls in one completion.
+const MOST_CALLS: usize = 256;
+
+/// What the client asked for.
+#[derive(Clone, Debug)]
+pub struct Completion {
+    /// The name that it used for the model.
+    pub model: String,
+    /// When, in Unix seconds.
+    pub created: i64,
+    /// The stream shall end with the usage.
+    pub include_usage: bool,
+}
+
+/// The state between the events of one message.
+#[derive(Debug)]
+pub struct ChatStream {
+    asked: Completion,
+    id: String,
+    /// The numbers of the blocks that are calls, in their order.
+    calls: Vec<i64>,
+    usage: Option<Usage>,
+    over: bool,
+}
+
+impl ChatStream {
+    /// At the start of the stream that answers this.
+    pub fn new(asked: Completion) -> Self {
+        Self { asked, id: completion_id(None), calls: Vec::new(), usage: None, over: false }
+    }
+
+    /// Takes the data of the next event, and writes the chunks that follow from it to `out`.
+    ///
+    /// ```
+    /// use dialect::{ChatStream, Completion, Streamed};
+    ///
+    /// let mut out = Vec::new();
+    /// let mut stream = ChatStream::new(Completion { model: "m".into(), created: 7, include_usage: false });
+    /// let delta = br#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"hi"}}"#;
+    /// assert_eq!(stream.push(delta, &mut out), Streamed::Going);
+    /// assert_eq!(stream.push(br#"{"type":"message_stop"}"#, &mut out), Streamed::Whole);
+    /// assert!(out.ends_with(b"data: [DONE]\n\n"));
+    /// ```
+    pub fn push(&mut self, data: &[u8], out: &mut Vec<u8>) -> Streamed {
+        if self.over {
+            return Streamed::Whole;
+        }
+        let event = std::str::from_utf8(data).ok().and_then(|text| json::whole(text).ok());
+        let Some(event) = event.filter(|event| event.members().is_some()) else {
+            return self.fail(out, "api_error", "the worker's stream is no message");
+        };
+        match event.member("type").and_then(RawJson::string).as_deref() {
+            Some("message_start") => self.begin(event, out),
+            Some("content_block_start") => return self.block(event, out),
+            Some("content_block_delta") => self.delta(event, out),
+            Some("message_delta") => {
+                self.count(event.member("usage"));
+                let why = event.member("delta").and_then(|delta| delta.member("stop_reason")).and_then(RawJson::string);
+                if let Some(why) = why {
+                    self.choice(out, Some(finish(Some(&why))), |_| {});
+                }
+            }
+            Some("message_stop") => {
+                self.end(out);
+                return Streamed::Whole;
+            }
+            Some("error") => {
+                let text = |name| event.member("error").and_then(|error| error.member(name)).and_then(RawJson::string);
+                let (kind, message) = (text("type"), text("message"));
+                let message = message.as_deref().unwrap_or("the worker's reply broke off");
+                return self.fail(out, kind.as_deref().unwrap_or("api_error"), message);
+            }
+            // Pings, ends of blocks, and whatever comes to be.
+            _ => {}
+        }
+        Streamed::Going
+    }
+
+    /// The worker's stream ended. Unless its message had, it was cut, and nothing is written.
+    pub fn finish(&mut self, _out: &mut Vec<u8>) -> Streamed {
+        if self.over { Streamed::Whole } else { Streamed::Going }
+    }
+
+    fn begin(&mut self, event: RawJson<'_>, out: &mut Vec<u8>) {
+        let message = event.member("message");
+        let text = |name| message.and_then(|message| message.member(name)).and_then(RawJson::string);
+        self.id = completion_id(text("id").as_deref());
+        if let Some(model) = text("model") {
+            self.asked.model = model.into_owned();
+        }
+        self.count(message.and_then(|message| message.member("usage")));
+        self.choice(out, None, |delta| {
+            delta.text("role", "assistant");
+            delta.text("content", "");
+        });
+    }
+
+    fn block(&mut self, event: RawJson<'_>, out: &mut Vec<u8>) -> Streamed {
+        let Some(block) = event.member("content_block") else { return Streamed::Going };
+        if block.member("type").and_then(RawJson::string).as_deref() != Some("tool_use") {
+            return Streamed::Going;
+        }
+        if self.calls.len() >= MOST_CALLS {
+            return self.fail(out, "api_error", "the worker's stream has more than 256 calls");
+        }
+        self.calls.push(event.member("index").and_then(RawJson::integer).unwrap_or(-1));
+        let number = self.calls.len() - 1;
+        self.choice(out, None, |delta| {
+            call(delta, number, |call| {
+                call.some("id", block.member("id"));
+                call.text("type", "function");
+                let mut function = call.object("function");
+                function.some("name", block.member("name"));
+                function.text("arguments", "");
+                function.close();
+            });
+        });
+        Streamed::Going
+    }
+
+    fn delta(&mut self, event: RawJson<'_>, out: &mut Vec<u8>) {
+        let said = event.member("delta");
+        let text = |name| said.and_then(|said| said.member(name)).and_then(RawJson::string);
+        let kind = text("type");
+        match kind.as_deref() {
+            Some("text_delta") => {
+                let text = text("text").unwrap_or_default();
+                self.choice(out, None, |delta| delta.text("content", &text));
+            }
+            Some("thinking_delta") => {
+                let text = text("thinking").unwrap_or_default();
+                self.choice(out, None, |delta| delta.text("reasoning_content", &text));
+            }
+            Some("input_json_delta") => {
+                let index = event.member("index").and_then(RawJson::integer).unwrap_or(-1);
+                let Some(number) = self.calls.iter().position(|call| *call == index) else { return };
+                let text = text("partial_json").unwrap_or_default();
+                self.choice(out, None, |delta| {
+                    call(delta, number, |call| {
+                        let mut function = call.object("function");
+                        function.text("arguments", &text);
+                        function.close();
+                    });
+                });
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, out: &mut Vec<u8>) {
+        self.over = true;
+        if self.asked.include_usage {
+            let counted = self.usage.unwrap_or_default();
+            self.chunk(out, |chunk| {
+                chunk.raw("choices", "[]");
+                write_usage(chunk, counted);
+            });
+        }
+        out.extend_from_slice(b"data: [DONE]\n\n");
+    }
+
+    fn count(&mut self, counted: Option<RawJson<'_>>) {
+        self.usage = counted.and_then(usage).map(|usage| usage.after(self.usage)).or(self.usage);
+    }
+
+    fn choice(&self, out: &mut Vec<u8>, finish_reason: Option<&str>, describe: impl FnOnce(&mut Object<'_>)) {
+        self.chunk(out, |chunk| {
+            let mut choices = chunk.array("choices");
+            let mut choice = choices.object();
+            choice.number("index", 0);
+            let mut delta = choice.object("delta");
+            describe(&mut delta);
+            delta.close();
+            match finish_reason {
+                Some(reason) => choice.text("finish_reason", reason),
+                None => choice.raw("finish_reason", "null"),
+            }
+            choice.close();
+            choices.close();
+        });
+    }
+
+    fn chunk(&self, out: &mut Vec<u8>, describe: impl FnOnce(&mut Object<'_>)) {
+        let mut text = String::with_capacity(200);
+        text.push_str("data: ");
+        let mut chunk = Object::open(&mut text);
+        head(&mut chunk, "chat.completion.chunk", &self.id, self.asked.created, &self.asked.model);
+        describe(&mut chunk);
+        chunk.close();
+        text.push_str("\n\n");
+        out.extend_from_slice(text.as_bytes());
+    }
+
+    fn fail(&mut self, out: &mut Vec<u8>, kind: &str, message: &str) -> Streamed {
+        self.over = true;
+        out.extend_from_slice(b"data: ");
+        out.extend_from_slice(&error_object(kind, message, None));
+        out.extend_from_slice(b"\n\n");
+        Streamed::Failed
+    }
+}
+
+fn call(delta: &mut Object<'_>, number: usize, describe: impl FnOnce(&mut Object<'_>)) {
+    let mut list = delta.array("tool_calls");
+    let mut call = list.object();
+    call.raw("index", &number.to_string());
+    describe(&mut call);
+    call.close();
+    list.close();
+}
