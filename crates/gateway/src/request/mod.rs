@@ -84,12 +84,14 @@ pub(crate) async fn answer(gateway: Arc<Gateway>, request: Request<Incoming>) ->
     let head_only = accept::is_head(request.method());
     let answering = AssertUnwindSafe(routed(&gateway, request, Arc::clone(&request_id), received)).catch_unwind();
     // A panic costs one request. Its guards have run: load, receipt and connection are settled.
-    let response = answering.await.unwrap_or_else(|_| {
-        gateway.metrics.panics.inc();
-        let error = ApiError::new(ErrorCode::Internal, "the router failed on this request; see its log");
-        reply::error(&error, &request_id)
-    });
+    let response = answering.await.unwrap_or_else(|_| panicked(&gateway, &request_id));
     if head_only { response.map(|_| ReplyBody::empty()) } else { response }
+}
+
+fn panicked(gateway: &Gateway, request_id: &str) -> Response<ReplyBody> {
+    gateway.metrics.panics.inc();
+    let error = ApiError::new(ErrorCode::Internal, "the router failed on this request; see its log");
+    reply::error(&error, request_id)
 }
 
 async fn routed(
