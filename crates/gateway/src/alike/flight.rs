@@ -3,8 +3,9 @@
 //! Whoever waits drives: the first whose task runs polls the reply, and all of them read what came. So it goes on as long
 //! as anybody wants it, whoever asked first, and ends (the worker's connection with it) when the last one leaves.
 //!
-//! What came is kept while the reply is short enough to be joined. Of a longer one only what is still to be read is, and
-//! nobody new may join; the one that asked first never waits for another, and who falls behind what is kept is cut.
+//! What came is kept while the reply is short enough to be joined. Of a longer one only its end is, and nobody new may join; the
+//! one that asked first never waits for another, and who falls behind what is kept is cut. Where all replies together hold
+//! too much, each is held as if it were long.
 //!
 //! **Invariant**: a waker is registered before the driver's lock is tried, and everybody is woken after progress and after
 //! somebody left: nobody sleeps while there is something to read or nobody drives.
@@ -13,7 +14,10 @@ use std::{
     collections::VecDeque,
     future::Future,
     pin::Pin,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context, Poll, Waker},
 };
 
@@ -28,8 +32,11 @@ use crate::request::ReplyBody;
 /// A reply in the making.
 pub(crate) type Reply = Pin<Box<dyn Future<Output = Response<ReplyBody>> + Send>>;
 
-/// Longest reply that can be joined or kept; of a longer one about so much is held for those who are behind.
-pub(super) const MOST_BYTES: usize = 8 << 20;
+/// Longest reply that can be joined or kept; of a longer one so much is held for those who are behind.
+const MOST_BYTES: usize = 8 << 20;
+/// Most bytes of all replies together, and what each may hold beyond that.
+const MOST_TOGETHER: usize = 256 << 20;
+const HELD_BEYOND: usize = 64 << 10;
 
 /// What everybody gets who asked for the same.
 pub(crate) struct Flight {
@@ -50,7 +57,6 @@ enum Driver {
     Over,
 }
 
-#[derive(Default)]
 struct Shared {
     head: Option<Head>,
     /// Length of the whole body, where it is known.
@@ -59,6 +65,10 @@ struct Shared {
     /// How many chunks before the first of these are gone.
     gone: usize,
     held: usize,
+    /// What all replies hold, this one with it.
+    together: Arc<AtomicUsize>,
+    /// No more than this is held of a reply that is long.
+    window: usize,
     long: bool,
     end: Option<End>,
     /// Who reads, and up to which chunk.
@@ -84,10 +94,11 @@ pub(super) enum End {
 pub(super) const FIRST: u64 = 0;
 
 impl Flight {
-    pub(super) fn new() -> Self {
+    /// `together` counts the bytes of all.
+    pub(super) fn new(together: Arc<AtomicUsize>) -> Self {
         Self {
             driver: Mutex::new(Driver::Empty),
-            shared: Mutex::new(Shared::default()),
+            shared: Mutex::new(Shared::new(together)),
             wakers: Arc::default(),
             good: Arc::default(),
         }
@@ -182,7 +193,7 @@ impl Flight {
                     Next::Nothing => {}
                 }
                 self.wakers.register(id, cx.waker());
-                if shared.long && shared.held >= MOST_BYTES {
+                if shared.long && shared.held > shared.window {
                     return Poll::Pending; // somebody has to catch up first
                 }
             }
@@ -285,10 +296,29 @@ enum Next {
 }
 
 impl Shared {
+    fn new(together: Arc<AtomicUsize>) -> Self {
+        Self {
+            head: None,
+            length: None,
+            chunks: VecDeque::new(),
+            gone: 0,
+            held: 0,
+            together,
+            window: MOST_BYTES,
+            long: false,
+            end: None,
+            readers: Vec::new(),
+        }
+    }
+
     fn push(&mut self, bytes: Bytes) {
         self.held += bytes.len();
+        let together = self.together.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
         self.chunks.push_back(bytes);
-        self.long |= self.held > MOST_BYTES;
+        if together > MOST_TOGETHER {
+            self.window = HELD_BEYOND;
+        }
+        self.long |= self.held > self.window;
         self.trim();
     }
 
@@ -317,11 +347,70 @@ impl Shared {
         let read = first.or_else(|| self.readers.iter().map(|(_, at)| *at).min()).unwrap_or(0);
         let before = self.gone;
         while self.gone < read
+            && self.held > self.window
             && let Some(bytes) = self.chunks.pop_front()
         {
             self.held -= bytes.len();
+            self.together.fetch_sub(bytes.len(), Ordering::Relaxed);
             self.gone += 1;
         }
         before != self.gone
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.together.fetch_sub(self.held, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_all(shared: &mut Shared, id: u64) -> Result<usize, End> {
+        let mut bytes = 0;
+        loop {
+            match shared.next(id) {
+                Next::Chunk(chunk) => bytes += chunk.len(),
+                Next::End(End::Broken) => return Err(End::Broken),
+                Next::End(End::Clean) | Next::Nothing => return Ok(bytes),
+            }
+            shared.trim();
+        }
+    }
+
+    #[test]
+    fn of_a_long_reply_its_end_is_held_and_who_falls_behind_that_is_cut() {
+        let mut shared = Shared::new(Arc::default());
+        shared.readers = vec![(FIRST, 0), (1, 0), (2, 0)];
+        let megabyte = Bytes::from(vec![0; 1 << 20]);
+        for _ in 0..8 {
+            shared.push(megabyte.clone());
+        }
+        assert!(!shared.long);
+        assert_eq!(read_all(&mut shared, 1), Ok(8 << 20));
+        // The first has read nothing: it loses nothing, however much comes.
+        shared.push(megabyte.clone());
+        assert!(shared.long && shared.held > shared.window);
+        assert_eq!(read_all(&mut shared, FIRST), Ok(9 << 20));
+        // One that is a little behind goes on, one that has not begun cannot.
+        assert_eq!(read_all(&mut shared, 1), Ok(1 << 20));
+        assert_eq!(read_all(&mut shared, 2), Err(End::Broken));
+        assert!(shared.held <= MOST_BYTES);
+    }
+
+    #[test]
+    fn all_replies_together_are_bounded_and_what_they_held_is_given_back() {
+        let together = Arc::new(AtomicUsize::new(MOST_TOGETHER));
+        let mut shared = Shared::new(Arc::clone(&together));
+        shared.readers = vec![(FIRST, 0)];
+        for _ in 0..100 {
+            shared.push(Bytes::from(vec![0; 10_000]));
+            assert_eq!(read_all(&mut shared, FIRST), Ok(10_000));
+        }
+        assert!(shared.long && shared.held <= HELD_BEYOND);
+        drop(shared);
+        assert_eq!(together.load(Ordering::Relaxed), MOST_TOGETHER);
     }
 }

@@ -14,7 +14,7 @@ use std::{
     future::poll_fn,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -54,6 +54,8 @@ pub(crate) struct Alike {
     clock: Clock,
     table: Mutex<Table>,
     next_id: AtomicU64,
+    /// Bytes that all replies hold.
+    together: Arc<AtomicUsize>,
     results: Family<DedupResult, Counter>,
 }
 
@@ -112,7 +114,14 @@ impl Alike {
         for result in ["first", "joined", "replayed", "not_shared"] {
             drop(results.get_or_create(&DedupResult { result }));
         }
-        Self { ttl: RwLock::new(ttl), clock, table: Mutex::default(), next_id: AtomicU64::new(FIRST + 1), results }
+        Self {
+            ttl: RwLock::new(ttl),
+            clock,
+            table: Mutex::default(),
+            next_id: AtomicU64::new(FIRST + 1),
+            together: Arc::default(),
+            results,
+        }
     }
 
     /// How long a reply that finishes from now on answers.
@@ -132,7 +141,7 @@ impl Alike {
             flight.enter(id);
             return Place::Joins(Seat { alike: Arc::clone(self), flight, key, id });
         }
-        let flight = Arc::new(Flight::new());
+        let flight = Arc::new(Flight::new(Arc::clone(&self.together)));
         flight.enter(FIRST);
         table.flights.insert(key, Entry { flight: Arc::clone(&flight), seats: 1 });
         self.count("first");

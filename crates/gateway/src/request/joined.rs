@@ -1,8 +1,9 @@
 //! Before the stages of a generation: is another request like it under way, or just answered?
 
-use std::sync::Arc;
+use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use dialect::{Dialect, KeyedRequest};
+use futures_util::FutureExt;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use routing::receipt::{PromptNote, PromptSource};
 
@@ -16,6 +17,7 @@ use crate::{
     Gateway,
     alike::{Joined, Key, Place, SharedBody},
     ids::REQUEST_ID,
+    routes::Shape,
 };
 
 /// Headers that change what engines answer.
@@ -37,8 +39,14 @@ pub(super) async fn generate(
         None => super::generate(gateway, call, dialect, settle).await,
         Some(Place::First(seat)) => {
             settle.tells_whether_good(seat.good());
-            let gateway = Arc::clone(gateway);
-            seat.lead(Box::pin(async move { super::generate(&gateway, call, dialect, settle).await })).await
+            let (gateway, request_id) = (Arc::clone(gateway), Arc::clone(&call.request_id));
+            let shape = Shape::of(call.target.path());
+            // A panic costs the one request that had it: the others, who may have been driving it, send their own.
+            let reply = async move {
+                let own = AssertUnwindSafe(super::generate(&gateway, call, dialect, settle)).catch_unwind();
+                own.await.unwrap_or_else(|_| super::panicked(&gateway, shape, &request_id))
+            };
+            seat.lead(Box::pin(reply)).await
         }
         Some(Place::Joins(seat)) => match seat.join().await {
             Joined::Reply(status, head, body) => joined(gateway, &call, dialect, settle, (status, head, body)),

@@ -86,13 +86,15 @@ pub(crate) async fn answer(gateway: Arc<Gateway>, request: Request<Incoming>) ->
     let shape = Shape::of(request.uri().path());
     let answering = AssertUnwindSafe(routed(&gateway, request, Arc::clone(&request_id), received)).catch_unwind();
     // A panic costs one request. Its guards have run: load, receipt and connection are settled.
-    let response = answering.await.unwrap_or_else(|_| {
-        gateway.metrics.panics.inc();
-        let error = ApiError::new(ErrorCode::Internal, "the router failed on this request; see its log");
-        reply::error(&error, shape, &request_id)
-    });
+    let response = answering.await.unwrap_or_else(|_| panicked(&gateway, shape, &request_id));
     let response = reply::identified(shape, &request_id, response);
     if head_only { response.map(|_| ReplyBody::empty()) } else { response }
+}
+
+fn panicked(gateway: &Gateway, shape: Shape, request_id: &str) -> Response<ReplyBody> {
+    gateway.metrics.panics.inc();
+    let error = ApiError::new(ErrorCode::Internal, "the router failed on this request; see its log");
+    reply::error(&error, shape, request_id)
 }
 
 async fn routed(
