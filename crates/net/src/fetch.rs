@@ -13,7 +13,7 @@ use http::{
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 
-use crate::{Stream, WorkerUrl, connect};
+use crate::{Stream, WorkerUrl, dial};
 
 /// Largest head that is read, in bytes.
 const HEAD_BYTES: usize = 64 * 1024;
@@ -122,7 +122,7 @@ impl Exchange<'_> {
     async fn run(&self, method: Method, headers: &HeaderMap, body: Option<Bytes>) -> Result<Fetched, FetchError> {
         let request = self.request(method, headers, body)?;
         let whole = async {
-            let stream = connect(&self.url.address(), self.timeout)
+            let stream = dial(self.url, self.timeout)
                 .await
                 .map_err(|source| FetchError::Connect { worker: self.url.display_name(), source })?;
             self.exchange(stream, request).await

@@ -4,13 +4,16 @@
 //! taken. A listener removes its own file when it is dropped.
 
 use std::{
+    future::poll_fn,
     io,
     path::{Path, PathBuf},
+    sync::Arc,
+    task::{Context, Poll, ready},
 };
 
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
-use crate::{Address, ListenAddr, Stream};
+use crate::{Address, Identity, ListenAddr, Stream, tls::Kept};
 
 /// Why a place cannot be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +55,8 @@ pub enum ListenError {
 pub struct Listener {
     socket: Socket,
     flag: &'static str,
+    /// What is shown to clients of an encrypted listener.
+    identity: Option<Kept>,
 }
 
 #[derive(Debug)]
@@ -68,7 +73,7 @@ pub async fn listen(address: &ListenAddr) -> Result<Listener, ListenError> {
         Address::Unix(path) => bind_unix(path).await,
     };
     match socket {
-        Ok(socket) => Ok(Listener { socket, flag }),
+        Ok(socket) => Ok(Listener { socket, flag, identity: None }),
         Err(source) => {
             let address = address.clone();
             Err(match source.kind() {
@@ -81,17 +86,38 @@ pub async fn listen(address: &ListenAddr) -> Result<Listener, ListenError> {
 }
 
 impl Listener {
-    /// The next connection. Cancelling loses none. An error concerns one connection or a passing shortage (of file
-    /// descriptors, say): pause briefly and call again.
-    pub async fn accept(&self) -> io::Result<Stream> {
-        match &self.socket {
-            Socket::Tcp(listener) => {
-                let (stream, _) = listener.accept().await?;
-                stream.set_nodelay(true)?;
-                Ok(Stream::Tcp(stream))
-            }
-            Socket::Unix(listener, _) => Ok(Stream::Unix(listener.accept().await?.0)),
+    /// The same, encrypted: with this identity, whose files are looked at again every other second while connections
+    /// are accepted. A unix socket, which does not leave the machine, stays as it is.
+    #[must_use]
+    pub fn encrypted(self, identity: Arc<Identity>) -> Self {
+        match self.socket {
+            Socket::Tcp(_) => Self { identity: Some(Kept::new(identity)), ..self },
+            Socket::Unix(..) => self,
         }
+    }
+
+    /// The next connection. Cancelling loses none. An error concerns one connection or a passing shortage (of file
+    /// descriptors, say): pause briefly and call again. An encrypted connection shakes hands when it is first read.
+    pub async fn accept(&self) -> io::Result<Stream> {
+        poll_fn(|cx| self.poll_accept(cx)).await
+    }
+
+    pub(crate) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Stream>> {
+        if let Some(identity) = &self.identity {
+            identity.poll_refresh(cx);
+        }
+        let stream = match &self.socket {
+            Socket::Tcp(listener) => {
+                let (stream, _) = ready!(listener.poll_accept(cx))?;
+                stream.set_nodelay(true)?;
+                Stream::Tcp(stream)
+            }
+            Socket::Unix(listener, _) => Stream::Unix(ready!(listener.poll_accept(cx))?.0),
+        };
+        Poll::Ready(Ok(match &self.identity {
+            Some(kept) => Stream::Accepting(Box::new(kept.identity.accept(stream))),
+            None => stream,
+        }))
     }
 
     /// Where it listens, with the port that the system chose.

@@ -1,0 +1,51 @@
+//! Several listening sockets that serve the same.
+
+use std::{
+    future::poll_fn,
+    io,
+    sync::atomic::{AtomicUsize, Ordering},
+    task::Poll,
+};
+
+use crate::{ListenAddr, Listener, Stream};
+
+/// Listening sockets, at least one.
+#[derive(Debug)]
+pub struct Listeners {
+    all: Vec<Listener>,
+    /// Who is asked first, so that a busy one does not keep the others waiting.
+    turn: AtomicUsize,
+}
+
+impl Listeners {
+    /// The first one and the others.
+    pub fn new(first: Listener, others: impl IntoIterator<Item = Listener>) -> Self {
+        Self { all: std::iter::once(first).chain(others).collect(), turn: AtomicUsize::new(0) }
+    }
+
+    /// The next connection of any of them; as [`Listener::accept`].
+    pub async fn accept(&self) -> io::Result<Stream> {
+        poll_fn(|cx| {
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+            for step in 0..self.all.len() {
+                let at = turn.wrapping_add(step) % self.all.len();
+                if let Some(Poll::Ready(accepted)) = self.all.get(at).map(|listener| listener.poll_accept(cx)) {
+                    return Poll::Ready(accepted);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Where they listen, the first one first.
+    pub fn addresses(&self) -> Vec<ListenAddr> {
+        self.all.iter().map(Listener::address).collect()
+    }
+}
+
+impl From<Listener> for Listeners {
+    fn from(listener: Listener) -> Self {
+        Self::new(listener, [])
+    }
+}
