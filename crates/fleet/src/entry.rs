@@ -171,6 +171,7 @@ impl Entry {
             id,
             name: "w1".into(),
             url: "http://127.0.0.1:1".parse().expect("a url"),
+            verified: true,
             engine: crate::Engine::Generic,
             version: None,
             state: crate::WorkerState::Unknown,

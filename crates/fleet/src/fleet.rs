@@ -9,7 +9,8 @@ use prometheus_client::registry::Registry;
 use tokio::{sync::watch, task::JoinHandle};
 
 use crate::{
-    EngineLoad, FailureKind, FleetParts, PrefixCacheCounters, Prefixes, RankView, Snapshot, WorkerState, WorkerView,
+    EngineLoad, FailureKind, FleetParts, PrefixCacheCounters, Prefixes, RankView, Snapshot, Trusts, WorkerState,
+    WorkerView,
     artefacts::ArtefactStore,
     board::{Board, Ejection},
     engine::Engine,
@@ -48,6 +49,14 @@ pub enum StartError {
         worker: String,
         /// What is wrong with it.
         error: net::WorkerUrlError,
+    },
+    /// There is nothing to check a worker's certificate with.
+    #[error("worker {worker}: {error}")]
+    Trust {
+        /// The worker.
+        worker: String,
+        /// What is wrong.
+        error: net::TrustError,
     },
     /// A stream of prefixes cannot be followed.
     #[error("{0}")]
@@ -205,10 +214,12 @@ impl Fleet {
 /// One entry and one supervisor's orders per configured worker, before anything is known of it.
 pub(crate) fn first_entries(parts: &FleetParts) -> Result<(Vec<Entry>, Vec<Orders>), StartError> {
     let mut urls = Vec::with_capacity(parts.workers.len());
+    let mut trusts = Trusts::default();
     for worker in &parts.workers {
         let url: WorkerUrl =
             worker.url.parse().map_err(|error| StartError::Url { worker: worker.name.clone(), error })?;
-        urls.push(url);
+        let believing = trusts.attach(url, &worker.tls);
+        urls.push(believing.map_err(|error| StartError::Trust { worker: worker.name.clone(), error })?);
     }
     let mut hosts: HashMap<Option<String>, usize> = HashMap::new();
     for url in &urls {
@@ -266,6 +277,7 @@ fn first_view(order: &Orders, worker: &config::Worker, clock: &net::Clock) -> Wo
         id: order.id,
         name: Arc::clone(&order.name),
         url: order.asker.url().clone(),
+        verified: !worker.tls.insecure_skip_verify,
         engine: worker.engine.unwrap_or(Engine::Generic),
         version: None,
         state: WorkerState::Unknown,

@@ -28,6 +28,7 @@ mod snapshot_build;
 mod streams;
 mod supervisor;
 mod telemetry;
+mod trusts;
 mod verdict;
 mod view;
 
@@ -41,6 +42,7 @@ pub use prefixes::Prefixes;
 pub use probe::event_endpoints::EventEndpoint;
 pub use settings::{FleetParts, HubCache, OnVerdict};
 pub use snapshot::{ModelCandidate, ModelView, Snapshot, Unusable};
+pub use trusts::Trusts;
 pub use verdict::Verdict;
 pub use view::{
     CacheSource, EngineLoad, PrefixCacheCounters, RankView, ServedLora, ServedModel, WorkerState, WorkerView,

@@ -44,13 +44,13 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Pause after an accept that failed for want of descriptors: a busy loop would take the core from running streams.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves `listener` until `phase` says so, then lets running requests end until it says that they are to be cut.
-pub async fn serve(gateway: Arc<Gateway>, listener: net::Listener, phase: watch::Receiver<Phase>) -> Drained {
+/// Serves `listeners` until `phase` says so, then lets running requests end until it says that they are to be cut.
+pub async fn serve(gateway: Arc<Gateway>, listeners: net::Listeners, phase: watch::Receiver<Phase>) -> Drained {
     // Beside the accepting, which stands still at the limit of connections.
     let ticking = ticking(Arc::clone(&gateway));
     let learning = learning(Arc::clone(&gateway));
     tokio::select! {
-        drained = accept_and_drain(gateway, listener, phase) => drained,
+        drained = accept_and_drain(gateway, listeners, phase) => drained,
         never = ticking => match never {},
         never = learning => match never {},
     }
@@ -78,7 +78,7 @@ async fn ticking(gateway: Arc<Gateway>) -> Infallible {
 
 async fn accept_and_drain(
     gateway: Arc<Gateway>,
-    listener: net::Listener,
+    listeners: net::Listeners,
     mut phase: watch::Receiver<Phase>,
 ) -> Drained {
     let room = Arc::new(Semaphore::new(gateway.limits.max_connections));
@@ -90,7 +90,7 @@ async fn accept_and_drain(
             () = reached(&mut phase, Phase::Drain) => break,
         };
         let stream = tokio::select! {
-            accepted = listener.accept() => match accepted {
+            accepted = listeners.accept() => match accepted {
                 Ok(stream) => stream,
                 Err(error) => {
                     tracing::warn!(%error, "accept failed, pausing");
@@ -107,7 +107,7 @@ async fn accept_and_drain(
             drop(permit);
         });
     }
-    drop(listener);
+    drop(listeners);
     tokio::select! {
         () = async { while connections.join_next().await.is_some() {} } => return Drained { cut: 0 },
         () = reached(&mut phase, Phase::Cut) => {}

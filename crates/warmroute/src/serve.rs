@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::{
     cli::ServeArgs,
-    logging, output, settings,
+    encryption, logging, output, settings,
     signals::Stops,
     wire_up::{self, Extras, Running},
 };
@@ -45,6 +45,7 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
 pub(crate) fn checked(args: &ServeArgs) -> Result<(Settings, Option<Token>), Vec<Problem>> {
     let settings = settings::load(args.config.as_deref(), settings::environment(), &settings::overrides(args))?;
     let mut problems = model_file_problems(&settings);
+    problems.extend(encryption::problems(&settings));
     problems.extend(no_workers(&settings));
     let token = token(&settings).unwrap_or_else(|more| {
         problems.extend(more);
@@ -85,7 +86,9 @@ fn announce(running: &Running, print_ready: bool) {
             "event": "listening",
             "role": "serve",
             "data": running.data.to_string(),
+            "also": running.also.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "admin": running.admin.to_string(),
+            "probe": running.probes.as_ref().map(|probes| probes.address.to_string()),
             "pid": std::process::id(),
         });
         output::out(&line.to_string());

@@ -1,6 +1,7 @@
 //! Builds the router out of its parts. Nothing is decided here: parts are made, handed to each other, and started.
 
 mod content_routing;
+mod listeners;
 mod model_routing;
 
 use std::{
@@ -14,13 +15,13 @@ use config::{BlockHashKind, Listen, Settings};
 use doctor::{Options, Probe, Surroundings, USUAL_TIMEOUT};
 use fleet::{Fleet, FleetParts, HubCache, OnVerdict};
 use gateway::{
-    Connector, DecisionLog, DecisionLogSettings, Disaggregation, Drained, Gateway, GatewayParts, Keys, Limits,
+    Connector, DecisionLog, DecisionLogSettings, Disaggregation, Drained, Gateway, GatewayParts, Keys, Limits, Probes,
     RetryRules, Rules, Waiting,
 };
 use indexer::{Indexer, IndexerParts};
 use kv_blocks::HashScheme;
 use kv_index::{IndexSettings, KvIndex};
-use net::{Clock, Destinations, ListenAddr, ListenError, Listener};
+use net::{Clock, Destinations, ListenAddr, ListenError, Listener, Listeners};
 use parity::Book;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
@@ -31,6 +32,7 @@ use routing::{
 };
 use tokio::{sync::watch, task::JoinHandle};
 
+use self::listeners::Bound;
 use crate::drain::Draining;
 
 /// Most header fields of a request.
@@ -49,43 +51,29 @@ pub(crate) struct Extras {
 }
 
 /// Why nothing was started.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 pub(crate) enum StartError {
     /// A port could not be bound.
-    Listen(ListenError),
+    Listen(#[from] ListenError),
     /// The fleet could not be made.
-    Fleet(fleet::StartError),
-}
-
-impl std::fmt::Display for StartError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Listen(error) => error.fmt(f),
-            Self::Fleet(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for StartError {}
-
-impl From<ListenError> for StartError {
-    fn from(error: ListenError) -> Self {
-        Self::Listen(error)
-    }
-}
-
-impl From<fleet::StartError> for StartError {
-    fn from(error: fleet::StartError) -> Self {
-        Self::Fleet(error)
-    }
+    Fleet(#[from] fleet::StartError),
+    /// There is no certificate to show.
+    Identity(#[from] net::IdentityError),
+    /// Probes cannot be answered.
+    Probes(#[from] gateway::ProbesError),
 }
 
 /// A running router.
 pub(crate) struct Running {
     /// Where clients connect.
     pub(crate) data: ListenAddr,
+    /// Where else they do.
+    pub(crate) also: Vec<ListenAddr>,
     /// Where operators connect.
     pub(crate) admin: ListenAddr,
+    /// Where probes are answered apart from clients, if they are.
+    pub(crate) probes: Option<Probes>,
     /// Its receipts.
     pub(crate) ring: Arc<Ring>,
     /// Its workers.
@@ -97,14 +85,28 @@ pub(crate) struct Running {
     log_task: Option<JoinHandle<()>>,
 }
 
-/// Binds both listeners, then starts everything behind them. A worker that is down does not stop the start.
+/// Binds every listener, then starts everything behind them. A worker that is down does not stop the start.
 pub(crate) async fn start(settings: Settings, extras: Extras) -> Result<Running, StartError> {
-    let data = net::listen(&address(&settings.server.listen).chosen_by("--port")).await?;
-    let admin = net::listen(&address(&settings.admin.listen).chosen_by("--admin-listen")).await?;
-    start_on(settings, extras, data, admin)
+    let Bound { data, admin, probe } = listeners::bind(&settings).await?;
+    let (mut running, gateway) = start_on(settings, extras, data, admin)?;
+    if let Some(probe) = probe {
+        match Probes::start(gateway, probe, running.draining.phases()).await {
+            Ok(probes) => running.probes = Some(probes),
+            Err(error) => {
+                running.stop().await;
+                return Err(error.into());
+            }
+        }
+    }
+    Ok(running)
 }
 
-fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener) -> Result<Running, StartError> {
+fn start_on(
+    settings: Settings,
+    extras: Extras,
+    data: Listeners,
+    admin: Listener,
+) -> Result<(Running, Arc<Gateway>), StartError> {
     let clock = Clock::system();
     let mut registry = Registry::default();
     let scheme = scheme(&settings);
@@ -196,10 +198,14 @@ fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener)
     };
     let access = Access { token: admin_token, loopback: admin_local };
     let (stop, stopped) = watch::channel(false);
-    let data_address = data.address();
-    let listening = gateway::serve(gateway, data, draining.phases());
-    Ok(Running {
+    let mut addresses = data.addresses().into_iter();
+    // There is always a first one.
+    let data_address = addresses.next().unwrap_or_else(|| ListenAddr::tcp("0.0.0.0", 0));
+    let listening = gateway::serve(Arc::clone(&gateway), data, draining.phases());
+    let running = Running {
         data: data_address,
+        also: addresses.collect(),
+        probes: None,
         admin: admin.address(),
         ring,
         fleet,
@@ -208,7 +214,8 @@ fn start_on(settings: Settings, extras: Extras, data: Listener, admin: Listener)
         draining,
         log_task: log.map(|log| tokio::spawn(log.write(stopped.clone()))),
         admin_task: tokio::spawn(admin::serve(parts, access, admin, stopped)),
-    })
+    };
+    Ok((running, gateway))
 }
 
 impl Running {
@@ -228,6 +235,9 @@ impl Running {
     pub(crate) async fn stop(self) {
         self.data_task.abort();
         self.stop.send_replace(true);
+        if let Some(probes) = self.probes {
+            probes.stop().await;
+        }
         self.fleet.stop().await;
         let _ = tokio::time::timeout(Duration::from_secs(5), self.admin_task).await;
         if let Some(log) = self.log_task {

@@ -14,6 +14,7 @@ mod replicas;
 mod response_cache;
 mod routing;
 mod table;
+mod tls;
 
 pub use json::schema;
 pub use page::reference_page;
