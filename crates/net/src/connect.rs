@@ -24,13 +24,14 @@ pub async fn connect(address: &Address, timeout: Duration) -> io::Result<Stream>
 pub async fn dial(url: &WorkerUrl, timeout: Duration) -> io::Result<Stream> {
     let stream = connect(&url.address(), timeout).await?;
     let Some(host) = url.host().filter(|_| url.is_tls()) else { return Ok(stream) };
-    let encrypted = async {
+    // Large, and seldom needed: it must not lie in the future of every request.
+    let encrypted = Box::pin(async {
         match url.trust() {
             Some(trust) => trust.encrypt(stream, host).await,
             // Who asks often brings the trust along.
             None => Trust::system_now().await.map_err(io::Error::other)?.encrypt(stream, host).await,
         }
-    };
+    });
     let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no handshake with {url} within {HANDSHAKE:?}"));
     tokio::time::timeout(HANDSHAKE, encrypted).await.unwrap_or_else(|_| Err(late()))
 }

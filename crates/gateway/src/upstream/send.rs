@@ -56,7 +56,8 @@ impl Pools {
                 },
             }
         }
-        send_on(open(net::dial(url, connect_timeout)).await?, request).await
+        // Large, and most requests find a connection: it must not lie in the future of every one of them.
+        send_on(Box::pin(open(net::dial(url, connect_timeout))).await?, request).await
     }
 }
 

@@ -121,7 +121,7 @@ impl Identity {
         {
             return Ok(false);
         }
-        let read = read.and_then(|found| Ok((config(&self.files, &found), found)));
+        let read = read.map(|found| (config(&self.files, &found), found));
         let mut current = self.current.lock();
         let config = match read {
             Ok((config, found)) => {

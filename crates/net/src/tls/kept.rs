@@ -1,10 +1,6 @@
 //! An identity that follows its files.
 
-use std::{
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{sync::Arc, task::Context, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::time::{Interval, MissedTickBehavior, interval};
@@ -31,7 +27,7 @@ impl Kept {
 
     /// Has the files looked at when it is time; `cx` is woken for that.
     pub(crate) fn poll_refresh(&self, cx: &mut Context<'_>) {
-        while let Poll::Ready(_) = self.looks.lock().poll_tick(cx) {
+        while self.looks.lock().poll_tick(cx).is_ready() {
             let identity = Arc::clone(&self.identity);
             // Files may be slow, and accepting must not be. It ends by itself.
             drop(tokio::task::spawn_blocking(move || match identity.refresh() {
