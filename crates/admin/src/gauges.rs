@@ -112,7 +112,8 @@ fn index(out: &mut Writer<'_>, stats: &IndexStats, blocks: [u64; Tier::ALL.len()
 fn degraded(snapshot: &Snapshot) -> impl Iterator<Item = (&'static str, bool)> {
     let workers = snapshot.ready() < snapshot.workers.len() || snapshot.workers.is_empty();
     let tokenizer = snapshot.models.values().any(|model| model.artefacts.problem.is_some());
-    [("workers", workers), ("tokenizer", tokenizer)].into_iter()
+    let tls = snapshot.workers.iter().any(|worker| !worker.verified);
+    [("workers", workers), ("tokenizer", tokenizer), ("tls", tls)].into_iter()
 }
 
 /// Gauges are signed; counts beyond half of a `u64` do not occur.

@@ -9,6 +9,7 @@ mod kv;
 mod models;
 mod redis;
 mod routing;
+mod tls;
 mod worker_events;
 mod workers;
 
@@ -28,6 +29,7 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
     let workers = workers::workers(root, problems);
     resolve(root);
     listeners_are_safe(root, problems);
+    tls::listeners_are_whole(root, problems);
     parity_ratios_are_in_order(root, problems);
     kv::weights_make_one(root.key("kv_cache_index").key("scoring"), problems);
     let kv_cache_index = kv::kv_cache_index(root, &workers, problems);
@@ -119,16 +121,18 @@ fn listeners_are_safe(root: &Checked, problems: &mut Vec<Draft>) {
     let (server, admin) = (root.key("server"), root.key("admin"));
     let (data, own) = (server.key("listen"), admin.key("listen"));
     let open = server.key("insecure_open");
-    if exposed(data) && !open.bool() && !open.failed {
-        problems.push(file(
-            "server.listen",
-            data,
-            "can be reached from other machines and no API key protects it",
-            "a loopback address, or `server.insecure_open: true` (--insecure-open) to serve everyone",
-        ));
+    for place in std::iter::once(data).chain(server.key("also_listen").items()) {
+        if exposed(place) && !open.bool() && !open.failed && !tls::knows_its_clients(server) {
+            problems.push(file(
+                if std::ptr::eq(place, data) { "server.listen" } else { "server.also_listen" },
+                place,
+                "can be reached from other machines and no API key protects it",
+                "a loopback address, or `server.insecure_open: true` (--insecure-open) to serve everyone",
+            ));
+        }
     }
     let token = admin.key("token_file");
-    if exposed(own) && !token.is_set() {
+    if exposed(own) && !token.is_set() && !tls::knows_its_clients(admin) {
         problems.push(file(
             "admin.listen",
             own,
@@ -166,6 +170,9 @@ fn parity_ratios_are_in_order(root: &Checked, problems: &mut Vec<Draft>) {
 fn server(section: &Checked) -> Server {
     Server {
         listen: section.key("listen").listen().clone(),
+        also_listen: section.key("also_listen").items().iter().map(|place| place.listen().clone()).collect(),
+        probe_listen: section.key("probe_listen").listen_if_set().cloned(),
+        tls: tls::listener(section.key("tls")),
         insecure_open: section.key("insecure_open").bool(),
         max_head_bytes: section.key("max_head_bytes").size_in_memory(),
         max_body_bytes: section.key("max_body_bytes").size_in_memory(),
@@ -181,6 +188,7 @@ fn server(section: &Checked) -> Server {
 fn admin(section: &Checked) -> Admin {
     Admin {
         listen: section.key("listen").listen().clone(),
+        tls: tls::listener(section.key("tls")),
         token_file: section.key("token_file").text().map(Into::into),
         dashboard: section.key("dashboard").bool(),
     }

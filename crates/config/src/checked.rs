@@ -172,6 +172,13 @@ impl Checked {
         }
     }
 
+    pub(crate) fn listen_if_set(&self) -> Option<&Listen> {
+        match &self.value {
+            Value::Listen(listen) => Some(listen),
+            _ => None,
+        }
+    }
+
     pub(crate) fn listen(&self) -> &Listen {
         match &self.value {
             Value::Listen(listen) => listen,

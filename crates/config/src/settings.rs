@@ -17,6 +17,7 @@ mod queue;
 mod redis;
 mod replicas;
 mod routing;
+mod tls;
 mod worker;
 
 use std::{num::NonZeroU32, path::PathBuf, time::Duration};
@@ -36,6 +37,7 @@ pub use queue::Queue;
 pub use redis::Redis;
 pub use replicas::Replicas;
 pub use routing::{Dynamo, MediumWeights, ModelRouting, PrefixRouting, Routing, Session, SessionMode};
+pub use tls::{ListenerTls, WorkerTls};
 pub use worker::{CheckMethod, Engine, EventSource, HealthCheck, Messages, ReplayEndpoint, Worker, WorkerKvEvents};
 
 use crate::{Listen, Problem, places::Places};
@@ -130,6 +132,12 @@ impl Settings {
 pub struct Server {
     /// Where clients connect (`server.port` already applied).
     pub listen: Listen,
+    /// Where else.
+    pub also_listen: Vec<Listen>,
+    /// Where probes are answered apart from clients.
+    pub probe_listen: Option<Listen>,
+    /// What clients are shown; `None` = plain connections.
+    pub tls: Option<ListenerTls>,
     /// Whether listening off loopback without an API key was asked for.
     pub insecure_open: bool,
     /// Longest accepted request head, bytes.
@@ -155,6 +163,8 @@ pub struct Server {
 pub struct Admin {
     /// Where operators connect.
     pub listen: Listen,
+    /// What operators are shown; `None` = plain connections.
+    pub tls: Option<ListenerTls>,
     /// File that holds the admin token.
     pub token_file: Option<PathBuf>,
     /// Whether the dashboard is served.

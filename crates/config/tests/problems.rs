@@ -175,12 +175,10 @@ fn a_section_of_a_later_version_is_no_unknown_key() {
 
 #[test]
 fn a_key_of_a_later_version_takes_its_default_only() {
-    sources::settings("server: {tls: {cert: ~}, also_listen: []}\n");
+    sources::settings("server: {memory_budget: ~}\n");
     sources::settings("circuit_breaker: {sweep: 10s}\nmetrics: {exemplars: true}\nadmin: {dashboard: true}\n");
     for (text, path) in [
-        ("server: {tls: {cert: /c.pem}}", "server.tls.cert"),
-        ("server: {also_listen: [\"127.0.0.1:1\"]}", "server.also_listen"),
-        ("admin: {tls: {cert: /c.pem}}", "admin.tls"),
+        ("server: {memory_budget: 1GiB}", "server.memory_budget"),
         ("kv_events: {snapshot: /s}", "kv_events.snapshot"),
         ("admin: {dashboard: false}", "admin.dashboard"),
         ("kv_events: {max_events_per_second: 1000}", "kv_events.max_events_per_second"),

@@ -45,7 +45,7 @@ pub use shared::{Member, PodTopic, Publisher, Route, SharedSocket, SharedSpec};
 pub use sink::{BlockSink, FanOut};
 pub use sse::{
     Carrier, EventSink, Message, PrefixSink, SseEndpoint, SseEndpointError, SseSource, SseSpec, StandardSink,
-    StandardSinkSpec, Tally, Trust, TrustError,
+    StandardSinkSpec, Tally,
 };
 pub use zmq_source::{EventDefaults, SourceSettings, SourceSpec, ZmqSource};
 pub use zmtp::{Endpoint, EndpointError};

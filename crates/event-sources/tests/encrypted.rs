@@ -7,8 +7,8 @@ mod stream_server;
 use std::sync::Arc;
 
 use contract_id::contract;
-use event_sources::Trust;
 use futures_util::SinkExt;
+use net::Trust;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::{ServerConfig, crypto::aws_lc_rs};
 use stream_server::{HEAD, Server, Watcher, event, hash, soon};

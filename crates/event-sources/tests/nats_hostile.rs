@@ -11,9 +11,10 @@ use std::{fs, time::Duration};
 
 use async_nats::{Client, HeaderMap, Message, StatusCode};
 use engine::{PATIENCE, Reader, history, stored};
-use event_sources::{Endpoint, NatsSpec, RelayNotice, StreamReport, Trust};
+use event_sources::{Endpoint, NatsSpec, RelayNotice, StreamReport};
 use futures_util::StreamExt;
 use nats_server::{NatsServer, nats_is_missing};
+use net::Trust;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use relayed::{Engine, Relaying, SUBJECT, follow, follow_with, until_told, until_true};
 use tokio::{

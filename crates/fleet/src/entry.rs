@@ -70,6 +70,7 @@ impl Entry {
             id: orders.id,
             name: Arc::clone(&orders.name),
             url: orders.asker.url().clone(),
+            verified: !worker.tls.insecure_skip_verify,
             engine: worker.engine.unwrap_or(Engine::Generic),
             version: None,
             state: WorkerState::Unknown,
@@ -101,6 +102,7 @@ impl Entry {
             && view.bootstrap_port == worker.bootstrap_port
             && view.weight.to_bits() == worker.weight.to_bits()
             && view.api_key == worker.api_key
+            && view.verified != worker.tls.insecure_skip_verify
             && view.allow_tiers == worker.allow_tiers
             && worker.block_size.is_none_or(|size| view.block_size_known && view.block_size == size);
         if same {
@@ -111,6 +113,7 @@ impl Entry {
         view.bootstrap_port = worker.bootstrap_port;
         view.weight = worker.weight;
         view.api_key.clone_from(&worker.api_key);
+        view.verified = !worker.tls.insecure_skip_verify;
         view.allow_tiers.clone_from(&worker.allow_tiers);
         if let Some(size) = worker.block_size {
             (view.block_size, view.block_size_known) = (size, true);
@@ -266,6 +269,7 @@ impl Entry {
             id,
             name: "w1".into(),
             url: "http://127.0.0.1:1".parse().expect("a url"),
+            verified: true,
             engine: crate::Engine::Generic,
             version: None,
             state: crate::WorkerState::Unknown,

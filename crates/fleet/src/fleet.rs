@@ -34,6 +34,14 @@ pub enum StartError {
         /// What is wrong with it.
         error: net::WorkerUrlError,
     },
+    /// There is nothing to check a worker's certificate with.
+    #[error("worker {worker}: {error}")]
+    Trust {
+        /// The worker.
+        worker: String,
+        /// What is wrong.
+        error: net::TrustError,
+    },
     /// A stream of prefixes cannot be followed.
     #[error("{0}")]
     Prefixes(String),

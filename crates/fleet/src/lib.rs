@@ -32,6 +32,7 @@ mod snapshot_build;
 mod streams;
 mod supervisor;
 mod telemetry;
+mod trusts;
 mod verdict;
 mod view;
 
@@ -47,6 +48,7 @@ pub use probe::event_endpoints::EventEndpoint;
 pub use roster::Roster;
 pub use settings::{FleetParts, HubCache, OnVerdict};
 pub use snapshot::{ModelCandidate, ModelView, Snapshot, Unusable};
+pub use trusts::Trusts;
 pub use verdict::Verdict;
 pub use view::{
     CacheSource, EngineLoad, PrefixCacheCounters, RankView, ServedLora, ServedModel, WorkerState, WorkerView,

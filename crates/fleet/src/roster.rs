@@ -10,7 +10,7 @@ use kv_blocks::{HashScheme, WorkerId};
 use net::WorkerUrl;
 
 use crate::{
-    Engine, Messages, StartError,
+    Engine, Messages, StartError, Trusts,
     health::HealthSettings,
     look::Orders,
     probe::{Asker, HealthCheck},
@@ -54,10 +54,12 @@ impl Roster {
         mut number: impl FnMut(&config::Worker, &WorkerUrl) -> WorkerId,
     ) -> Result<Vec<Orders>, StartError> {
         let mut urls = Vec::with_capacity(self.workers.len());
+        let mut trusts = Trusts::default();
         for worker in &self.workers {
             let url: WorkerUrl =
                 worker.url.parse().map_err(|error| StartError::Url { worker: worker.name.clone(), error })?;
-            urls.push(url);
+            let believing = trusts.attach(url, &worker.tls);
+            urls.push(believing.map_err(|error| StartError::Trust { worker: worker.name.clone(), error })?);
         }
         let mut hosts: HashMap<Option<&str>, usize> = HashMap::new();
         for url in &urls {

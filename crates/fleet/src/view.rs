@@ -131,6 +131,8 @@ pub struct WorkerView {
     pub name: Arc<str>,
     /// Where its HTTP server is.
     pub url: WorkerUrl,
+    /// Whether its certificate is checked, if it has one.
+    pub verified: bool,
     /// What kind of engine answers there.
     pub engine: Engine,
     /// The engine's version, when it says.

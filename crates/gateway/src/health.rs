@@ -27,6 +27,20 @@ pub(crate) struct Probe {
     pub(crate) reasons: Vec<&'static str>,
 }
 
+impl Probe {
+    pub(crate) fn well() -> Self {
+        Self { status: "ok", reasons: Vec::new() }
+    }
+
+    pub(crate) fn because(status: &'static str, reason: &'static str) -> Self {
+        Self { status, reasons: vec![reason] }
+    }
+
+    pub(crate) fn draining() -> Self {
+        Self::because("draining", "no new requests are taken")
+    }
+}
+
 impl Gateway {
     pub(crate) fn health(&self) -> Health {
         let snapshot = self.fleet.snapshot();
@@ -37,6 +51,8 @@ impl Gateway {
             .filter(|model| model.artefacts.problem.is_some())
             .map(|model| format!("tokenizer:{}", model.id))
             .collect();
+        // Whoever answers is taken for the worker, and that is never well.
+        degraded.extend(snapshot.workers.iter().filter(|it| !it.verified).map(|it| format!("tls:{}", it.name)));
         if self.fleet.prefixes().is_some_and(fleet::Prefixes::is_cut_off) {
             degraded.push("redis".to_owned());
         }
@@ -51,16 +67,16 @@ impl Gateway {
 
     #[expect(clippy::unused_self, reason = "the answer being given at all is what it says")]
     pub(crate) fn live(&self) -> Probe {
-        Probe { status: "ok", reasons: Vec::new() }
+        Probe::well()
     }
 
     pub(crate) fn ready(&self) -> Probe {
         if self.leaving.load(Ordering::Relaxed) {
-            Probe { status: "draining", reasons: vec!["the router is draining"] }
+            Probe::draining()
         } else if self.fleet.snapshot().ready() > 0 {
-            Probe { status: "ok", reasons: Vec::new() }
+            Probe::well()
         } else {
-            Probe { status: "unavailable", reasons: vec!["no usable worker"] }
+            Probe::because("unavailable", "no usable worker")
         }
     }
 }

@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::select_all;
 use http::{HeaderValue, header::CONNECTION};
 use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -55,11 +54,7 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves `listeners` until `phase` says so, then lets running requests end until it says that they are to be cut.
-pub async fn serve(
-    gateway: Arc<InForce>,
-    listeners: Vec<Arc<net::Listener>>,
-    phase: watch::Receiver<Phase>,
-) -> Drained {
+pub async fn serve(gateway: Arc<InForce>, listeners: net::Listeners, phase: watch::Receiver<Phase>) -> Drained {
     // Beside the accepting, which stands still at the limit of connections. What ticks is shared by every gateway that is
     // ever in force.
     let ticking = ticking(gateway.now());
@@ -98,7 +93,7 @@ async fn ticking(gateway: Arc<Gateway>) -> Infallible {
 
 async fn accept_and_drain(
     gateway: Arc<InForce>,
-    listeners: Vec<Arc<net::Listener>>,
+    listeners: net::Listeners,
     mut phase: watch::Receiver<Phase>,
 ) -> Drained {
     let room = Arc::new(Semaphore::new(gateway.now().limits.max_connections));
@@ -111,7 +106,7 @@ async fn accept_and_drain(
             () = reached(&mut phase, Phase::HandedOver) => break,
         };
         let stream = tokio::select! {
-            accepted = accept(&listeners) => match accepted {
+            accepted = listeners.accept() => match accepted {
                 Ok(stream) => stream,
                 Err(error) => {
                     tracing::warn!(%error, "accept failed, pausing");
@@ -146,15 +141,6 @@ async fn accept_and_drain(
         connections.shutdown().await;
     }
     Drained { cut }
-}
-
-/// Whoever connects next, at any of them.
-async fn accept(listeners: &[Arc<net::Listener>]) -> std::io::Result<net::Stream> {
-    match listeners {
-        [] => std::future::pending().await,
-        [one] => one.accept().await,
-        several => select_all(several.iter().map(|listener| Box::pin(listener.accept()))).await.0,
-    }
 }
 
 /// Who asks whether we are ready is told as soon as we are not to get any more.

@@ -4,7 +4,10 @@ use std::{io, time::Duration};
 
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::{Address, Stream};
+use crate::{Address, Destinations, Stream, Trust, WorkerUrl};
+
+/// Time for a handshake with a server that took the connection.
+const HANDSHAKE: Duration = Duration::from_secs(3);
 
 /// Connects to `address`, name resolution included, within `timeout`. TCP connections send at once (no Nagle delay).
 ///
@@ -13,6 +16,29 @@ use crate::{Address, Stream};
 /// [`io::ErrorKind::NotFound`]).
 pub async fn connect(address: &Address, timeout: Duration) -> io::Result<Stream> {
     within(address, timeout, open(address)).await
+}
+
+/// Connects to a worker, whose URL says whether that is encrypted; a handshake has 3 s beyond `timeout`.
+///
+/// A certificate that is not believed is [`io::ErrorKind::InvalidData`].
+pub async fn dial(url: &WorkerUrl, timeout: Duration) -> io::Result<Stream> {
+    dial_to(Destinations::Any, url, timeout).await
+}
+
+/// [`dial`], only to one of these addresses.
+pub async fn dial_to(to: Destinations, url: &WorkerUrl, timeout: Duration) -> io::Result<Stream> {
+    let stream = to.connect(&url.address(), timeout).await?;
+    let Some(host) = url.host().filter(|_| url.is_tls()) else { return Ok(stream) };
+    // Large, and seldom needed: it must not lie in the future of every request.
+    let encrypted = Box::pin(async {
+        match url.trust() {
+            Some(trust) => trust.encrypt(stream, host).await,
+            // Who asks often brings the trust along.
+            None => Trust::system_now().await.map_err(io::Error::other)?.encrypt(stream, host).await,
+        }
+    });
+    let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no handshake with {url} within {HANDSHAKE:?}"));
+    tokio::time::timeout(HANDSHAKE, encrypted).await.unwrap_or_else(|_| Err(late()))
 }
 
 /// What becomes of opening a connection to `address`, within `timeout`.

@@ -13,7 +13,7 @@ use http::{
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 
-use crate::{Destinations, Stream, WorkerUrl};
+use crate::{Destinations, Stream, WorkerUrl, dial_to};
 
 /// Largest head that is read, in bytes.
 const HEAD_BYTES: usize = 64 * 1024;
@@ -136,9 +136,7 @@ impl Exchange<'_> {
     async fn run(&self, method: Method, headers: &HeaderMap, body: Option<Bytes>) -> Result<Fetched, FetchError> {
         let request = self.request(method, headers, body)?;
         let whole = async {
-            let stream = self
-                .destinations
-                .connect(&self.url.address(), self.timeout)
+            let stream = dial_to(self.destinations, self.url, self.timeout)
                 .await
                 .map_err(|source| FetchError::Connect { worker: self.url.display_name(), source })?;
             self.exchange(stream, request).await

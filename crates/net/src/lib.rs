@@ -5,7 +5,9 @@
 //! probes and artefacts. [`Destinations`] says which addresses may be connected to where somebody else named them,
 //! [`Stalling`] ends a connection whose other side takes nothing.
 //!
-//! Not here: the request path's connection pool (`gateway`), TLS, retries, anything that knows what an engine is.
+//! Encryption is set up here and nowhere else: [`Trust`] for connections that we make, [`Identity`] for those that we accept.
+//!
+//! Not here: the request path's connection pool (`gateway`), retries, anything that knows what an engine is.
 //!
 //! **Invariant**: the parser that accepts a [`WorkerUrl`] is the one whose result is connected to, so no second reading
 //! of the same text can lead elsewhere.
@@ -18,15 +20,19 @@ pub mod dns;
 pub mod fetch;
 pub mod handover;
 mod listen;
+mod listeners;
 mod stalling;
 mod stream;
+mod tls;
 mod worker_url;
 
 pub use address::{Address, ListenAddr, ListenAddrError};
 pub use clock::{Clock, rfc3339};
-pub use connect::connect;
+pub use connect::{connect, dial, dial_to};
 pub use destinations::{Destinations, ForbiddenAddress};
 pub use listen::{ListenError, Listener, Shared, listen};
+pub use listeners::Listeners;
 pub use stalling::Stalling;
 pub use stream::Stream;
+pub use tls::{Accepting, Identity, IdentityError, IdentityFiles, Trust, TrustError};
 pub use worker_url::{WorkerUrl, WorkerUrlError};

@@ -4,6 +4,7 @@
 //! taken. A listener removes its own file when it is dropped.
 
 use std::{
+    future::poll_fn,
     io,
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
@@ -11,11 +12,12 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    task::{Context, Poll, ready},
 };
 
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
-use crate::{Address, ListenAddr, Stream};
+use crate::{Address, Identity, ListenAddr, Stream, tls::Kept};
 
 /// Why a place cannot be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +59,8 @@ pub enum ListenError {
 pub struct Listener {
     socket: Socket,
     flag: &'static str,
+    /// What is shown to clients of an encrypted listener.
+    identity: Option<Kept>,
 }
 
 #[derive(Debug)]
@@ -73,7 +77,7 @@ pub async fn listen(address: &ListenAddr) -> Result<Listener, ListenError> {
         Address::Unix(path) => bind_unix(path).await,
     };
     match socket {
-        Ok(socket) => Ok(Listener { socket, flag }),
+        Ok(socket) => Ok(Listener { socket, flag, identity: None }),
         Err(source) => {
             let address = address.clone();
             Err(match source.kind() {
@@ -104,7 +108,7 @@ impl Listener {
                 Socket::Unix(UnixListener::from_std(listener)?, SocketFile::new(path))
             }
         };
-        Ok(Self { socket, flag: address.flag() })
+        Ok(Self { socket, flag: address.flag(), identity: None })
     }
 
     /// The same socket, to give it to another process: from then on the file of a unix socket is that one's to remove, if
@@ -121,17 +125,38 @@ impl Listener {
         Ok(Shared { socket, address: self.address(), file })
     }
 
-    /// The next connection. Cancelling loses none. An error concerns one connection or a passing shortage (of file
-    /// descriptors, say): pause briefly and call again.
-    pub async fn accept(&self) -> io::Result<Stream> {
-        match &self.socket {
-            Socket::Tcp(listener) => {
-                let (stream, _) = listener.accept().await?;
-                stream.set_nodelay(true)?;
-                Ok(Stream::Tcp(stream))
-            }
-            Socket::Unix(listener, _) => Ok(Stream::Unix(listener.accept().await?.0)),
+    /// The same, encrypted: with this identity, whose files are looked at again every other second while connections
+    /// are accepted. A unix socket, which does not leave the machine, stays as it is.
+    #[must_use]
+    pub fn encrypted(self, identity: Arc<Identity>) -> Self {
+        match self.socket {
+            Socket::Tcp(_) => Self { identity: Some(Kept::new(identity)), ..self },
+            Socket::Unix(..) => self,
         }
+    }
+
+    /// The next connection. Cancelling loses none. An error concerns one connection or a passing shortage (of file
+    /// descriptors, say): pause briefly and call again. An encrypted connection shakes hands when it is first read.
+    pub async fn accept(&self) -> io::Result<Stream> {
+        poll_fn(|cx| self.poll_accept(cx)).await
+    }
+
+    pub(crate) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Stream>> {
+        if let Some(identity) = &self.identity {
+            identity.poll_refresh(cx);
+        }
+        let stream = match &self.socket {
+            Socket::Tcp(listener) => {
+                let (stream, _) = ready!(listener.poll_accept(cx))?;
+                stream.set_nodelay(true)?;
+                Stream::Tcp(stream)
+            }
+            Socket::Unix(listener, _) => Stream::Unix(ready!(listener.poll_accept(cx))?.0),
+        };
+        Poll::Ready(Ok(match &self.identity {
+            Some(kept) => Stream::Accepting(Box::new(kept.identity.accept(stream))),
+            None => stream,
+        }))
     }
 
     /// Where it listens, with the port that the system chose.

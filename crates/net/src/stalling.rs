@@ -21,23 +21,34 @@ pub struct Stalling<S> {
     patience: Duration,
     /// Runs while nothing can be written.
     stalled: Option<Pin<Box<Sleep>>>,
+    /// Runs while what was written cannot leave: an encrypted stream takes in more than it can send.
+    stuck: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Stalling<S> {
     /// Gives up once nothing could be written for as long as `patience`; the write then fails with `TimedOut`.
     pub fn new(inner: S, patience: Duration) -> Self {
-        Self { inner, patience, stalled: None }
+        Self { inner, patience, stalled: None, stuck: None }
     }
 
     fn unless_stalled<T>(&mut self, cx: &mut Context<'_>, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if result.is_ready() {
-            self.stalled = None;
-            return result;
-        }
-        let patience = self.patience;
-        ready!(self.stalled.get_or_insert_with(|| Box::pin(sleep(patience))).as_mut().poll(cx));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the reader takes nothing of its reply")))
+        in_time(&mut self.stalled, self.patience, cx, result)
     }
+}
+
+/// The result, or an error once there was none for as long as `patience`; `timer` runs meanwhile.
+fn in_time<T>(
+    timer: &mut Option<Pin<Box<Sleep>>>,
+    patience: Duration,
+    cx: &mut Context<'_>,
+    result: Poll<io::Result<T>>,
+) -> Poll<io::Result<T>> {
+    if result.is_ready() {
+        *timer = None;
+        return result;
+    }
+    ready!(timer.get_or_insert_with(|| Box::pin(sleep(patience))).as_mut().poll(cx));
+    Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the reader takes nothing of its reply")))
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Stalling<S> {
@@ -68,7 +79,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_flush(cx)
+        let stream = self.get_mut();
+        let result = Pin::new(&mut stream.inner).poll_flush(cx);
+        in_time(&mut stream.stuck, stream.patience, cx, result)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

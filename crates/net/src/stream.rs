@@ -11,14 +11,21 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream},
 };
+use tokio_rustls::client::TlsStream;
 
-/// A TCP connection (without Nagle's delay) or a unix socket.
+use crate::tls::Accepting;
+
+/// A TCP connection (without Nagle's delay) or a unix socket, encrypted or not.
 #[derive(Debug)]
 pub enum Stream {
     /// TCP.
     Tcp(TcpStream),
     /// A unix socket.
     Unix(UnixStream),
+    /// One of them, encrypted by us as a client.
+    Tls(Box<TlsStream<Stream>>),
+    /// One of them that a client is to encrypt.
+    Accepting(Box<Accepting>),
 }
 
 impl Stream {
@@ -27,6 +34,8 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.peer_addr().ok(),
             Self::Unix(_) => None,
+            Self::Tls(stream) => stream.get_ref().0.peer_addr(),
+            Self::Accepting(stream) => stream.inner().and_then(Self::peer_addr),
         }
     }
 }
@@ -36,6 +45,8 @@ impl AsyncRead for Stream {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_read(cx, buf),
+            Self::Accepting(stream) => Pin::new(stream.as_mut()).poll_read(cx, buf),
         }
     }
 }
@@ -45,6 +56,8 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
             Self::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_write(cx, buf),
+            Self::Accepting(stream) => Pin::new(stream.as_mut()).poll_write(cx, buf),
         }
     }
 
@@ -56,6 +69,8 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
             Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_write_vectored(cx, bufs),
+            Self::Accepting(stream) => Pin::new(stream.as_mut()).poll_write_vectored(cx, bufs),
         }
     }
 
@@ -63,6 +78,8 @@ impl AsyncWrite for Stream {
         match self {
             Self::Tcp(stream) => stream.is_write_vectored(),
             Self::Unix(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+            Self::Accepting(stream) => stream.is_write_vectored(),
         }
     }
 
@@ -70,6 +87,8 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
             Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_flush(cx),
+            Self::Accepting(stream) => Pin::new(stream.as_mut()).poll_flush(cx),
         }
     }
 
@@ -77,6 +96,8 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(cx),
+            Self::Accepting(stream) => Pin::new(stream.as_mut()).poll_shutdown(cx),
         }
     }
 }

@@ -13,9 +13,12 @@ use std::{
     str::FromStr,
 };
 
-use crate::Address;
+use crate::{Address, Trust};
 
-/// A worker's base URL: `http://host[:port][/base/path]` or `unix:///absolute/path.sock`.
+/// A worker's base URL: `http://host[:port][/base/path]`, the same with `https`, or `unix:///absolute/path.sock`.
+///
+/// It may bring along whose certificates are believed there ([`WorkerUrl::believing`]); that is no part of what it is, and
+/// two URLs of one text are equal.
 ///
 /// ```
 /// let url: net::WorkerUrl = "http://10.0.0.5:8000/engine/".parse()?;
@@ -23,29 +26,33 @@ use crate::Address;
 /// assert_eq!(url.path("/v1/models"), "/engine/v1/models");
 /// # Ok::<(), net::WorkerUrlError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug)]
 pub struct WorkerUrl {
     address: Address,
     base: String,
+    tls: bool,
+    trust: Option<Trust>,
 }
+
+impl PartialEq for WorkerUrl {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.address, &self.base, self.tls) == (&other.address, &other.base, other.tls)
+    }
+}
+
+impl Eq for WorkerUrl {}
 
 /// Why a text is not a worker's URL. The text itself is shown only where it cannot carry a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkerUrlError {
     /// No scheme at all.
-    #[error("worker url {url:?} has no scheme: write http://host:port or unix:///path.sock")]
+    #[error("worker url {url:?} has no scheme: write http://host:port, https://host:port or unix:///path.sock")]
     NoScheme {
         /// The text.
         url: String,
     },
-    /// TLS to workers.
-    #[error("worker url {url:?} uses https: tls to workers is not built yet, use http:// or unix://")]
-    Https {
-        /// The text.
-        url: String,
-    },
     /// A scheme that leads elsewhere.
-    #[error("worker url scheme {scheme:?} is not supported: use http:// or unix://")]
+    #[error("worker url scheme {scheme:?} is not supported: use http://, https:// or unix://")]
     Scheme {
         /// The scheme.
         scheme: String,
@@ -101,6 +108,21 @@ impl WorkerUrl {
         self.address.clone()
     }
 
+    /// The same, with those whose certificates are believed where it is encrypted; without, the machine's own.
+    #[must_use]
+    pub fn believing(self, trust: Trust) -> Self {
+        Self { trust: Some(trust), ..self }
+    }
+
+    /// Whether connections are encrypted.
+    pub fn is_tls(&self) -> bool {
+        self.tls
+    }
+
+    pub(crate) fn trust(&self) -> Option<&Trust> {
+        self.trust.as_ref()
+    }
+
     /// The host without brackets; `None` for a unix socket.
     pub fn host(&self) -> Option<&str> {
         match &self.address {
@@ -153,7 +175,10 @@ impl WorkerUrl {
 impl fmt::Display for WorkerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.address {
-            Address::Tcp { .. } => write!(f, "http://{}{}", self.address, self.base),
+            Address::Tcp { .. } => {
+                let scheme = if self.tls { "https" } else { "http" };
+                write!(f, "{scheme}://{}{}", self.address, self.base)
+            }
             Address::Unix(path) => write!(f, "unix://{}", path.display()),
         }
     }
@@ -185,12 +210,12 @@ impl FromStr for WorkerUrl {
             }
         }
         match scheme.to_ascii_lowercase().as_str() {
-            "http" => http(rest),
+            "http" => http(rest, Tls::Without),
+            "https" => http(rest, Tls::With),
             "unix" if rest.starts_with('/') && rest.len() > 1 && !rest.ends_with('/') => {
-                Ok(Self { address: Address::Unix(PathBuf::from(rest)), base: String::new() })
+                Ok(Self { address: Address::Unix(PathBuf::from(rest)), base: String::new(), tls: false, trust: None })
             }
             "unix" => Err(WorkerUrlError::RelativeSocket { url: text.to_owned() }),
-            "https" => Err(WorkerUrlError::Https { url: text.to_owned() }),
             _ => Err(WorkerUrlError::Scheme { scheme: scheme.to_owned() }),
         }
     }
@@ -201,15 +226,23 @@ fn is_other_scheme(word: &str) -> bool {
     ["file", "data", "javascript", "http", "https", "unix", "mailto"].contains(&word.to_ascii_lowercase().as_str())
 }
 
-fn http(rest: &str) -> Result<WorkerUrl, WorkerUrlError> {
+/// Whether connections are encrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tls {
+    With,
+    Without,
+}
+
+fn http(rest: &str, tls: Tls) -> Result<WorkerUrl, WorkerUrlError> {
     let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
     let (host, port) = split_port(authority)?;
     let host = check_host(host)?;
     let port = match port {
+        None if tls == Tls::With => 443,
         None => 80,
         Some(text) => parse_port(text)?,
     };
-    Ok(WorkerUrl { address: Address::Tcp { host, port }, base: check_path(path)? })
+    Ok(WorkerUrl { address: Address::Tcp { host, port }, base: check_path(path)?, tls: tls == Tls::With, trust: None })
 }
 
 fn split_port(authority: &str) -> Result<(&str, Option<&str>), WorkerUrlError> {

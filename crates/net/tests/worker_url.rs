@@ -47,12 +47,20 @@ fn request_targets_start_with_the_base_path() {
 }
 
 #[test]
+fn https_means_the_same_place_and_encryption() {
+    let url = parse("https://Host/base");
+    assert!(url.is_tls() && !parse("http://host:443/base").is_tls());
+    assert_eq!((url.to_string().as_str(), url.authority().as_str()), ("https://host:443/base", "host:443"));
+    assert_ne!(url, parse("http://host:443/base"));
+    assert_eq!(parse("HTTPS://h:1").display_name(), "h:1");
+}
+
+#[test]
 fn other_schemes_are_refused() {
     for text in ["file:///etc/passwd", "gopher://h:70/", "ftp://h/", "file:/etc/passwd", "data:text/plain,x", "http:/h"]
     {
         assert!(matches!(text.parse::<WorkerUrl>(), Err(WorkerUrlError::Scheme { .. })), "{text}");
     }
-    assert!(refusal("https://h:443").contains("tls to workers is not built yet"));
     for text in ["", "127.0.0.1:8000", "localhost", "//h:1", "http//h"] {
         assert!(refusal(text).contains("http://host:port"), "{text}");
     }

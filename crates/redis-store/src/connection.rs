@@ -6,18 +6,13 @@ use std::time::Duration;
 
 use config::Redis;
 use deadpool::managed::{Manager, Metrics, RecycleError, RecycleResult};
-use net::Address;
+use net::{Address, Stream, Trust, TrustError};
 use redis::{AsyncConnectionConfig, Pipeline, RedisConnectionInfo, Value, aio::MultiplexedConnection};
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    task::JoinHandle,
-    time::timeout,
-};
+use tokio::{task::JoinHandle, time::timeout};
 
 use crate::{
     RedisFault,
     guarded::{Allowance, Guarded},
-    tls::{Trust, TrustError},
 };
 
 /// Longest answer, bytes: that of a prefix with the most backends is a tenth of it.
@@ -54,7 +49,7 @@ impl Dial {
         Ok(Self {
             address: Address::Tcp { host: url.host().to_owned(), port: url.port() },
             host: url.host().to_owned(),
-            trust: settings.tls.then(Trust::system).transpose()?,
+            trust: settings.tls.then(Trust::system).transpose()?.map(|trust| trust.without_http()),
             info,
             limit: settings.connect_timeout,
         })
@@ -64,21 +59,16 @@ impl Dial {
     pub(crate) async fn open(&self) -> Result<Connection, RedisFault> {
         let opening = async {
             let stream = net::connect(&self.address, self.limit).await.map_err(|it| RedisFault::unreachable(&it))?;
-            match &self.trust {
-                None => self.greet(stream).await,
-                Some(trust) => {
-                    let stream = trust.encrypt(stream, &self.host).await;
-                    self.greet(stream.map_err(|it| RedisFault::unreachable(&it))?).await
-                }
-            }
+            let stream = match &self.trust {
+                None => stream,
+                Some(trust) => trust.encrypt(stream, &self.host).await.map_err(|it| RedisFault::unreachable(&it))?,
+            };
+            self.greet(stream).await
         };
         timeout(self.limit, opening).await.unwrap_or_else(|_| Err(RedisFault::timeout("connection", self.limit)))
     }
 
-    async fn greet(
-        &self,
-        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    ) -> Result<Connection, RedisFault> {
+    async fn greet(&self, stream: Stream) -> Result<Connection, RedisFault> {
         let allowance = Allowance::new(MOST_ANSWER);
         let stream = Guarded::new(stream, allowance.clone());
         // Whoever asks sets the time limit.

@@ -19,9 +19,7 @@ mod pool;
 mod prefixes;
 mod state;
 mod telemetry;
-mod tls;
 
 pub use fault::{FaultKind, RedisFault};
 pub use pool::{Operation, RedisPool};
 pub use prefixes::{KEY_PREFIX, LOOKUP_BUDGET, RedisPrefixIndex, SharedView};
-pub use tls::TrustError;

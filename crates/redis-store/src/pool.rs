@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use config::Redis;
 use deadpool::managed::{Object, Pool, PoolError, QueueMode};
-use net::Clock;
+use net::{Clock, TrustError};
 use prometheus_client::registry::Registry;
 use redis::{Pipeline, Value};
 use tokio::{task::JoinHandle, time::timeout};
@@ -15,7 +15,6 @@ use crate::{
     monitor,
     state::{Epoch, State},
     telemetry::{Counters, Telemetry},
-    tls::TrustError,
 };
 
 /// What is asked of Redis, as metrics tell it apart.

@@ -5,6 +5,7 @@ mod config_command;
 mod demo;
 mod doctor_command;
 mod drain;
+mod encryption;
 mod engine;
 mod events_command;
 mod explain;

@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::{
     cli::ServeArgs,
     drain::NewConnections,
+    encryption,
     live::Sources,
     logging, output, settings,
     signals::{Stop, Stops},
@@ -59,6 +60,7 @@ pub(crate) fn checked(args: &ServeArgs) -> Result<Checked, Vec<Problem>> {
     sources.remember(&settings)?;
     settings = sources.settings()?;
     let mut problems = model_file_problems(&settings);
+    problems.extend(encryption::problems(&settings));
     problems.extend(no_workers(&settings));
     let token = token(&settings).unwrap_or_else(|more| {
         problems.extend(more);
@@ -122,7 +124,9 @@ fn announce(running: &Running, print_ready: bool) {
             "event": "listening",
             "role": "serve",
             "data": running.data.to_string(),
+            "also": running.also.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "admin": running.admin.to_string(),
+            "probe": running.probes.lock().as_ref().map(|probes| probes.address.to_string()),
             "pid": std::process::id(),
         });
         output::out(&line.to_string());

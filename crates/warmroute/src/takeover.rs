@@ -23,7 +23,7 @@ use std::{
 use bytes::Bytes;
 use config::Settings;
 use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
-use net::{Address, ListenAddr, Listener, Shared, WorkerUrl, fetch, handover};
+use net::{Address, ListenAddr, Listener, Listeners, Shared, Trust, WorkerUrl, fetch, handover};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -39,6 +39,17 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LONGEST_START: Duration = Duration::from_secs(60);
 /// Longest answer of the running process.
 const LONGEST_ANSWER: usize = 64 * 1024;
+
+/// Why a running process's sockets were not had.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct TakeoverError(String);
+
+impl TakeoverError {
+    pub(crate) fn new(why: impl Into<String>) -> Self {
+        Self(why.into())
+    }
+}
 
 /// What a socket is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,7 +85,10 @@ pub(crate) struct Handing {
 }
 
 impl Handing {
-    pub(crate) fn new(doors: Vec<(Door, Weak<Listener>)>, draining: Arc<Draining>) -> Arc<Self> {
+    /// Of a process with these listeners.
+    pub(crate) fn new(data: &Listeners, admin: &Arc<Listener>, draining: Arc<Draining>) -> Arc<Self> {
+        let data = data.all().iter().map(|listener| (Door::Data, Arc::downgrade(listener)));
+        let doors = data.chain([(Door::Admin, Arc::downgrade(admin))]).collect();
         Arc::new(Self { doors, draining, done: watch::Sender::new(false), asked: AtomicBool::new(false) })
     }
 
@@ -157,14 +171,19 @@ impl Given {
 /// # Errors
 ///
 /// It runs, and does not give them.
-pub(crate) async fn ask(settings: &Settings) -> Result<Option<Given>, String> {
+pub(crate) async fn ask(settings: &Settings) -> Result<Option<Given>, TakeoverError> {
     let listen = wire_up::address(&settings.admin.listen);
     if listen.port() == Some(0) {
         // Nobody can be at a place that is not known yet.
         return Ok(None);
     }
-    let url = admin_url(&listen)?;
-    let meeting = Meeting::new().map_err(|error| format!("no socket for a take-over could be made: {error}"))?;
+    let mut url = admin_url(&listen, settings.admin.tls.is_some())?;
+    if settings.admin.tls.is_some() {
+        // It is this machine that is asked, under an address that certificates seldom name.
+        url = url.believing(Trust::blind().map_err(|error| TakeoverError(error.to_string()))?);
+    }
+    let meeting =
+        Meeting::new().map_err(|error| TakeoverError(format!("no socket for a take-over could be made: {error}")))?;
     let mut headers = HeaderMap::new();
     // The start has checked the file; the running process says so if it wants another token.
     let token = settings.admin.token_file.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
@@ -176,26 +195,28 @@ pub(crate) async fn ask(settings: &Settings) -> Result<Option<Given>, String> {
     let reply = match asked.await {
         Ok(reply) => reply,
         Err(fetch::FetchError::Connect { .. }) => return Ok(None),
-        Err(error) => return Err(format!("the running process did not answer a take-over: {error}")),
+        Err(error) => return Err(TakeoverError(format!("the running process did not answer a take-over: {error}"))),
     };
     if !reply.status.is_success() {
         let why = String::from_utf8_lossy(&reply.body).chars().take(500).collect::<String>();
-        return Err(format!("the running process refused a take-over with status {}: {why}", reply.status.as_u16()));
+        let status = reply.status.as_u16();
+        return Err(TakeoverError(format!("the running process refused a take-over with status {status}: {why}")));
     }
     let taken = tokio::task::spawn_blocking(move || meeting.take()).await;
     taken
         .map_err(io::Error::other)
         .and_then(|taken| taken)
         .map(Some)
-        .map_err(|error| format!("the running process gave no listening sockets: {error}"))
+        .map_err(|error| TakeoverError(format!("the running process gave no listening sockets: {error}")))
 }
 
-fn admin_url(listen: &ListenAddr) -> Result<WorkerUrl, String> {
+fn admin_url(listen: &ListenAddr, encrypted: bool) -> Result<WorkerUrl, TakeoverError> {
     let text = match listen.address() {
+        Address::Tcp { .. } if encrypted => format!("https://{listen}"),
         Address::Tcp { .. } => format!("http://{listen}"),
         Address::Unix(path) => format!("unix://{}", path.display()),
     };
-    text.parse().map_err(|error| format!("admin.listen cannot be asked for a take-over: {error}"))
+    text.parse().map_err(|error| TakeoverError(format!("admin.listen cannot be asked for a take-over: {error}")))
 }
 
 /// Where the running process brings the sockets.

@@ -2,6 +2,7 @@
 
 mod before_routing;
 mod content_routing;
+mod listeners;
 mod model_routing;
 
 use std::{
@@ -16,12 +17,12 @@ use doctor::{Options, Probe, Surroundings, USUAL_TIMEOUT};
 use fleet::{Fleet, FleetParts, HubCache, OnVerdict, Roster};
 use gateway::{
     Connector, DecisionLog, DecisionLogSettings, Disaggregation, Drained, Gateway, GatewayParts, InForce, Keys, Limits,
-    RetryRules, Rewriting, Rules, Waiting,
+    Probes, RetryRules, Rewriting, Rules, Waiting,
 };
 use indexer::{Indexer, IndexerParts};
 use kv_blocks::HashScheme;
 use kv_index::{IndexSettings, KvIndex};
-use net::{Clock, Destinations, ListenAddr, ListenError, Listener};
+use net::{Clock, Destinations, ListenAddr, ListenError};
 use parity::Book;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
@@ -32,11 +33,12 @@ use routing::{
 };
 use tokio::{sync::watch, task::JoinHandle};
 
+use self::listeners::Bound;
 use crate::{
     drain::{Draining, NewConnections, Usual},
     live::{self, Live, Sources},
     serve,
-    takeover::{self, Door, Given, Handing},
+    takeover::{self, Given, Handing, TakeoverError},
 };
 
 /// Most header fields of a request.
@@ -60,46 +62,31 @@ pub(crate) struct Extras {
 }
 
 /// Why nothing was started.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 pub(crate) enum StartError {
     /// A port could not be bound.
-    Listen(ListenError),
+    Listen(#[from] ListenError),
     /// The fleet could not be made.
-    Fleet(fleet::StartError),
+    Fleet(#[from] fleet::StartError),
+    /// There is no certificate to show.
+    Identity(#[from] net::IdentityError),
+    /// Probes cannot be answered.
+    Probes(#[from] gateway::ProbesError),
     /// A running process keeps its listening sockets.
-    Takeover(String),
-}
-
-impl std::fmt::Display for StartError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Listen(error) => error.fmt(f),
-            Self::Fleet(error) => error.fmt(f),
-            Self::Takeover(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for StartError {}
-
-impl From<ListenError> for StartError {
-    fn from(error: ListenError) -> Self {
-        Self::Listen(error)
-    }
-}
-
-impl From<fleet::StartError> for StartError {
-    fn from(error: fleet::StartError) -> Self {
-        Self::Fleet(error)
-    }
+    Takeover(#[from] TakeoverError),
 }
 
 /// A running router.
 pub(crate) struct Running {
     /// Where clients connect.
     pub(crate) data: ListenAddr,
+    /// Where else they do.
+    pub(crate) also: Vec<ListenAddr>,
     /// Where operators connect.
     pub(crate) admin: ListenAddr,
+    /// Where probes are answered apart from clients, if they are.
+    pub(crate) probes: Mutex<Option<Probes>>,
     /// Its receipts.
     pub(crate) ring: Arc<Ring>,
     /// Its workers.
@@ -114,33 +101,40 @@ pub(crate) struct Running {
     log_task: Option<JoinHandle<()>>,
 }
 
-/// Binds both listeners, then starts everything behind them. A worker that is down does not stop the start.
+/// Binds every listener, or takes them from the process that runs, then starts everything behind them. A worker that is
+/// down does not stop the start.
 pub(crate) async fn start(settings: Settings, sources: Sources, extras: Extras) -> Result<Running, StartError> {
     let mut given = match extras.takeover {
-        true => takeover::ask(&settings).await.map_err(StartError::Takeover)?,
+        true => takeover::ask(&settings).await?,
         false => None,
     };
-    let data = open(Door::Data, &address(&settings.server.listen).chosen_by("--port"), given.as_mut()).await?;
-    let admin = open(Door::Admin, &address(&settings.admin.listen).chosen_by("--admin-listen"), given.as_mut()).await?;
-    start_on(settings, sources, extras, (data, admin), given).await
-}
-
-/// Binds a listener, or takes it from the process that has it.
-async fn open(door: Door, wanted: &ListenAddr, given: Option<&mut Given>) -> Result<Arc<Listener>, StartError> {
-    match given.and_then(|given| given.listener(door, wanted)) {
-        Some(Ok(listener)) => Ok(Arc::new(listener)),
-        Some(Err(error)) => Err(StartError::Takeover(format!("{wanted} was given and cannot be used: {error}"))),
-        None => Ok(Arc::new(net::listen(wanted).await?)),
+    let bound = listeners::bind(&settings, given.as_mut()).await?;
+    let probe = bound.probe.clone();
+    let (mut running, gateway) = start_on(settings, sources, extras, bound, given.is_some()).await?;
+    let taken = given.is_some();
+    if let Some(Err(error)) = given.map(Given::taken_over) {
+        tracing::warn!(%error, "the process that gave its listening sockets has gone without waiting for this one");
     }
+    if let Some(probe) = probe {
+        match listeners::probes(&gateway, &probe, running.draining.phases(), taken).await {
+            Ok(probes) => *running.probes.get_mut() = Some(probes),
+            Err(error) => {
+                running.stop().await;
+                return Err(error.into());
+            }
+        }
+    }
+    Ok(running)
 }
 
 async fn start_on(
     settings: Settings,
     sources: Sources,
     extras: Extras,
-    (data, admin): (Arc<Listener>, Arc<Listener>),
-    given: Option<Given>,
-) -> Result<Running, StartError> {
+    bound: Bound,
+    taken: bool,
+) -> Result<(Running, Arc<InForce>), StartError> {
+    let Bound { data, admin, .. } = bound;
     let clock = Clock::system();
     let mut registry = Registry::default();
     let scheme = scheme(&settings);
@@ -218,8 +212,7 @@ async fn start_on(
         scheme,
         clock,
     };
-    let doors = vec![(Door::Data, Arc::downgrade(&data)), (Door::Admin, Arc::downgrade(&admin))];
-    let handing = Handing::new(doors, Arc::clone(&draining));
+    let handing = Handing::new(&data, &admin, Arc::clone(&draining));
     let live = Live::new(parts, Arc::clone(&in_force), sources, &mut registry);
     let parts = AdminParts {
         fleet: Arc::clone(&fleet),
@@ -243,14 +236,19 @@ async fn start_on(
     };
     let access = Access { token: admin_token, loopback: admin_local };
     let ((stop, stopped), (stop_admin, admin_stopped)) = (watch::channel(false), watch::channel(false));
-    let (data_address, admin_address) = (data.address(), admin.address());
-    if given.is_some() {
+    let admin_address = admin.address();
+    let mut addresses = data.addresses().into_iter();
+    // There is always a first one.
+    let data_address = addresses.next().unwrap_or_else(|| ListenAddr::tcp("0.0.0.0", 0));
+    if taken {
         // Whoever is accepted from now on is to find workers that are known: the other process serves meanwhile.
         let _ = tokio::time::timeout(LONGEST_FIRST_LOOK, fleet.first_verdicts()).await;
     }
-    let listening = gateway::serve(gateway, vec![data], draining.phases());
+    let listening = gateway::serve(Arc::clone(&gateway), data, draining.phases());
     let running = Running {
         data: data_address,
+        also: addresses.collect(),
+        probes: Mutex::new(None),
         admin: admin_address,
         ring,
         fleet,
@@ -263,12 +261,7 @@ async fn start_on(
         log_task: log.map(|log| tokio::spawn(log.write(stopped))),
         admin_task: tokio::spawn(admin::serve(parts, access, admin, admin_stopped)),
     };
-    if let Some(given) = given {
-        given.taken_over().map_err(|error| {
-            StartError::Takeover(format!("the process that gave its listening sockets is gone: {error}"))
-        })?;
-    }
-    Ok(running)
+    Ok((running, gateway))
 }
 
 impl Running {
@@ -284,8 +277,12 @@ impl Running {
         if done.wait_for(|done| *done).await.is_err() {
             return std::future::pending().await;
         }
-        // Operators are the other process's from now on.
+        // Operators and probes are the other process's from now on.
         self.stop_admin.send_replace(true);
+        let probes = self.probes.lock().take();
+        if let Some(probes) = probes {
+            probes.stop().await;
+        }
         self.draining.ended().await
     }
 
@@ -301,6 +298,9 @@ impl Running {
         self.data_task.abort();
         self.stop_admin.send_replace(true);
         self.stop.send_replace(true);
+        if let Some(probes) = self.probes.into_inner() {
+            probes.stop().await;
+        }
         self.fleet.stop().await;
         let _ = tokio::time::timeout(Duration::from_secs(5), self.admin_task).await;
         if let Some(log) = self.log_task {

@@ -4,9 +4,9 @@ use std::{collections::BTreeMap, num::NonZeroU16};
 
 use kv_blocks::{BlockSize, Role, Tier};
 
-use super::{disaggregation, problem_at, worker_events};
+use super::{disaggregation, problem_at, tls, worker_events};
 use crate::{
-    CheckMethod, Engine, HealthCheck, Messages, Worker, WorkerKvEvents,
+    CheckMethod, Engine, HealthCheck, Messages, Worker, WorkerKvEvents, WorkerTls,
     checked::{Checked, Value},
     problem::Draft,
 };
@@ -42,7 +42,8 @@ pub(super) fn workers(root: &mut Checked, problems: &mut Vec<Draft>) -> Vec<Work
         inherit(entry.key_mut("kv_events").key_mut("topic"), &default_topic);
         let kv_events = worker_events::kv_events(entry.key("kv_events"), entry, at, problems);
         let role = disaggregation::role(entry, &url, at, problems);
-        workers.push(worker(entry, name, url, role, kv_events));
+        let tls = tls::worker(entry, &url, at, problems);
+        workers.push(Worker { tls, ..worker(entry, name, url, role, kv_events) });
     }
     workers
 }
@@ -80,6 +81,7 @@ fn worker(entry: &Checked, name: String, url: String, role: Role, kv_events: Wor
         block_size: entry.key("block_size").int_or_word().and_then(|tokens| BlockSize::new(tokens).ok()),
         dp_ranks: entry.key("dp_ranks").count_or_word(),
         bootstrap_port: port(entry.key("bootstrap_port")),
+        tls: WorkerTls::default(),
         health_check: health_check(entry.key("health_check")),
         kv_events,
         allow_tiers: entry.key("allow_tiers").items().iter().filter_map(tier).collect(),

@@ -19,6 +19,7 @@ mod replicas;
 mod response_cache;
 mod routing;
 mod table;
+mod tls;
 
 pub use json::schema;
 pub use page::reference_page;

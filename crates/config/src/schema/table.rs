@@ -18,7 +18,7 @@ use super::{
     replicas::REPLICAS,
     response_cache::RESPONSE_CACHE,
     routing::{DYNAMO, MEDIUM_WEIGHTS, MODEL_ROUTING, OVERLAP_WEIGHT, POLICIES, TEMPERATURE},
-    word, word_later,
+    tls, word, word_later,
 };
 
 /// The sections of the file that this version acts on.
@@ -85,17 +85,14 @@ const SERVER: &[Key] = &[
         "false",
         "Listen off loopback although no API key protects the listener (`--insecure-open`).",
     ),
-    key("also_listen", Kind::List(&Kind::Listen), "[]", "More addresses to listen at.").later(),
-    key("probe_listen", Kind::Listen, "~", "Address that serves only `/livez` and `/readyz`.").later(),
-    section(
-        "tls",
-        &[
-            key("cert", Kind::Path, "~", "Certificate chain, PEM.").later(),
-            key("key", Kind::Path, "~", "Private key, PEM.").later(),
-            key("client_ca", Kind::Path, "~", "Clients must show a certificate of this authority.").later(),
-        ],
-        "TLS of the data listener.",
+    key("also_listen", Kind::List(&Kind::Listen), "[]", "More addresses to listen at."),
+    key(
+        "probe_listen",
+        Kind::Listen,
+        "~",
+        "Address that serves only `/livez` and `/readyz`, from a thread of its own: plainly, and to everyone.",
     ),
+    section("tls", tls::LISTENER, "TLS of the data listener; a unix socket stays as it is."),
     // The lower end is what the HTTP reader needs for its buffer.
     key("max_head_bytes", size(8 << 10, 1 << 20), "32KiB", "Longest request head; above: 431."),
     key("max_body_bytes", size(1, 4 << 30), "32MiB", "Longest request body; above: 413."),
@@ -132,7 +129,7 @@ const ADMIN: &[Key] = &[
         "Where operators connect. Anything but loopback needs `token_file`.",
     ),
     key("token_file", Kind::Path, "~", "File with the token that admin calls must carry."),
-    key("tls", Kind::Free, "~", "TLS of the admin listener.").later(),
+    section("tls", tls::LISTENER, "TLS of the admin listener."),
     key("dashboard", Kind::Bool, "true", "Serve the dashboard where the program has one.").later(),
     key("show_text", Kind::Bool, "false", "Show prompt text to operators.").later(),
 ];
@@ -200,6 +197,7 @@ const WORKER: &[Key] = &[
         "~",
         "Port of a prefill worker's bootstrap server (`mooncake`, `sglang`); unset = the engine's own default.",
     ),
+    section("tls", tls::WORKER, "Whom an `https://` worker must prove to be."),
     section("health_check", HEALTH_CHECK, "How it is checked, where that differs from its type."),
     section("kv_events", WORKER_KV_EVENTS, "Where its KV events come from."),
     key(

@@ -8,7 +8,7 @@ use std::{
 
 use kv_blocks::{BlockSize, Role, Tier};
 
-use crate::Secret;
+use crate::{Secret, WorkerTls};
 
 /// One entry of section `workers`.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +35,8 @@ pub struct Worker {
     pub dp_ranks: Option<NonZeroU32>,
     /// Port of the server at which decode workers meet it; `None` = as its engine has it.
     pub bootstrap_port: Option<NonZeroU16>,
+    /// Whom it must prove to be, where its URL is `https`.
+    pub tls: WorkerTls,
     /// How this worker is checked, where it differs from its type.
     pub health_check: HealthCheck,
     /// Where its KV events come from.

@@ -4,12 +4,12 @@
 
 use config::{Override, Problem, Settings, Source};
 
-/// Takes `http://host:port` and gives the rest, and `unix://PATH`; refuses everything else.
+/// Takes `http(s)://host:port` and gives the rest, and `unix://PATH`; refuses everything else.
 pub(crate) fn check_url(url: &str) -> Result<String, String> {
     if let Some(path) = url.strip_prefix("unix://") {
         return Ok(format!("unix:{path}"));
     }
-    let rest = url.strip_prefix("http://").ok_or("only http here")?;
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")).ok_or("only http here")?;
     if rest.contains('@') { Err(format!("`{url}` names a user")) } else { Ok(rest.trim_end_matches('/').to_owned()) }
 }
 

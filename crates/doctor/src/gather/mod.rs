@@ -16,7 +16,7 @@ mod overheard;
 use std::{future::Future, time::Duration};
 
 use config::Settings;
-use fleet::{EventEndpoint, Meeting, Meetings};
+use fleet::{EventEndpoint, Meeting, Meetings, Trusts};
 use kv_blocks::WorkerId;
 use net::{Clock, WorkerUrl};
 use tokio::time::Instant;
@@ -131,7 +131,11 @@ pub(crate) async fn look(asked: Asked<'_>, timeout: Duration, clock: Clock) -> O
         Ok(url) => url,
         Err(error) => return Observed { unreachable: Some(error.to_string()), ..seen },
     };
-    if let Err(error) = net::connect(&url.address(), budget.at_most(settings.request.connect_timeout)).await {
+    let url = match Trusts::default().attach(url, &worker.tls) {
+        Ok(url) => url,
+        Err(error) => return Observed { unreachable: Some(error.to_string()), ..seen },
+    };
+    if let Err(error) = net::dial(&url, budget.at_most(settings.request.connect_timeout)).await {
         return Observed { unreachable: Some(error.to_string()), ..seen };
     }
     let engine = Engine::new(url.clone(), worker.engine.unwrap_or(fleet::Engine::Generic), worker.api_key.as_ref());

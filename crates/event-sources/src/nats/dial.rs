@@ -6,20 +6,17 @@
 use std::{io, net::SocketAddr, sync::atomic::Ordering, time::Duration};
 
 use async_nats::{
-    Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerAddr,
-    connection::State,
-    rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs},
+    Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerAddr, connection::State, rustls::ClientConfig,
 };
-use net::{Address, Destinations, ForbiddenAddress};
+use net::{Address, Destinations, ForbiddenAddress, Trust, TrustError};
 use tokio::{
     net::lookup_host,
     sync::mpsc,
-    task::spawn_blocking,
     time::{Interval, MissedTickBehavior, interval, timeout},
 };
 
 use super::{NatsCredentials, NatsServer};
-use crate::{Trust, TrustError, follower::TICK};
+use crate::follower::TICK;
 
 /// Time for connection, encryption and greeting with one address.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -144,23 +141,16 @@ impl Dial {
     /// Given always: a server may ask for encryption though its URL does not, and `async-nats` would then choose among
     /// the providers of cryptography by itself.
     async fn tls(&self) -> Result<ClientConfig, DialError> {
-        if let Some(trust) = &self.trust {
-            return Ok(trust.without_http());
-        }
-        // Read from the disk each time, which takes a while: authorities come and go while a router runs.
-        let system = spawn_blocking(Trust::system).await;
-        let error = match system {
-            Ok(Ok(trust)) => return Ok(trust.without_http()),
-            Ok(Err(error)) => error,
-            Err(error) => TrustError::Roots(async_nats::rustls::Error::General(error.to_string())),
+        let trust = match &self.trust {
+            Some(trust) => trust.clone(),
+            None => match Trust::system_now().await {
+                Err(error) if self.server.is_tls() => return Err(error.into()),
+                // A machine without authorities can still reach a server that is not encrypted.
+                Err(_) => Trust::nobody()?,
+                Ok(trust) => trust,
+            },
         };
-        if self.server.is_tls() {
-            return Err(error.into());
-        }
-        // A machine without authorities can still reach a server that is not encrypted.
-        let builder = ClientConfig::builder_with_provider(std::sync::Arc::new(aws_lc_rs::default_provider()));
-        let builder = builder.with_safe_default_protocol_versions().map_err(TrustError::Roots)?;
-        Ok(builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
+        Ok(trust.without_http().client_config())
     }
 
     fn refusal(&self, source: ConnectError) -> DialError {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kv_blocks::Target;
 use kv_index::KvIndex;
-use net::Clock;
+use net::{Clock, Trust};
 
 use super::{
     NatsCredentials, NatsEndpoint,
@@ -12,9 +12,7 @@ use super::{
     dial::{Dial, Link},
     follower::NatsFollower,
 };
-use crate::{
-    BlockSink, EventDefaults, SourceHandle, SourceSettings, Trust, handle::About, replay::AHEAD, track::TrackSpec,
-};
+use crate::{BlockSink, EventDefaults, SourceHandle, SourceSettings, handle::About, replay::AHEAD, track::TrackSpec};
 
 /// One stream to follow.
 #[derive(Clone, Debug)]

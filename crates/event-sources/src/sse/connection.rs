@@ -11,18 +11,14 @@ use http::{
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
-use net::Destinations;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    task::spawn_blocking,
-    time::{Interval, MissedTickBehavior},
-};
+use net::{Destinations, Stream, Trust, TrustError};
+use tokio::time::{Interval, MissedTickBehavior};
 use tokio_tungstenite::{
     WebSocketStream, client_async_with_config,
     tungstenite::{Message, client::IntoClientRequest, protocol::WebSocketConfig},
 };
 
-use super::{Carrier, SseEndpoint, Trust, TrustError};
+use super::{Carrier, SseEndpoint};
 
 /// Time for name, connection, encryption and the head of the reply together.
 const OPENING: Duration = Duration::from_secs(10);
@@ -78,10 +74,6 @@ pub(crate) enum Received<'a> {
     NoText,
 }
 
-/// A byte stream, encrypted or not.
-trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
-
 /// An open stream.
 pub(crate) struct Connection {
     endpoint: SseEndpoint,
@@ -101,7 +93,7 @@ struct Events {
 }
 
 struct Socket {
-    stream: WebSocketStream<Box<dyn Io>>,
+    stream: WebSocketStream<Stream>,
     ping: Interval,
 }
 
@@ -121,24 +113,23 @@ impl Dial {
         }
     }
 
-    async fn stream(&self) -> Result<Box<dyn Io>, ConnectionError> {
+    async fn stream(&self) -> Result<Stream, ConnectionError> {
         let endpoint = || self.endpoint.to_string();
         let address = self.endpoint.address();
         let unreachable = |source| ConnectionError::Unreachable { endpoint: endpoint(), source };
         let stream = self.destinations.connect(&address, OPENING).await.map_err(unreachable)?;
         if !self.endpoint.is_tls() {
-            return Ok(Box::new(stream));
+            return Ok(stream);
         }
         let trust = match &self.trust {
             Some(trust) => trust.clone(),
-            // Read from the disk each time, which takes a while: authorities come and go while a router runs.
-            None => spawn_blocking(Trust::system).await.map_err(|error| self.broken(&error))??,
+            None => Trust::system_now().await?,
         };
         let encrypted = trust.encrypt(stream, self.endpoint.host()).await;
-        Ok(Box::new(encrypted.map_err(|source| ConnectionError::Tls { endpoint: endpoint(), source })?))
+        encrypted.map_err(|source| ConnectionError::Tls { endpoint: endpoint(), source })
     }
 
-    async fn events(&self, stream: Box<dyn Io>) -> Result<Kind, ConnectionError> {
+    async fn events(&self, stream: Stream) -> Result<Kind, ConnectionError> {
         let mut request = Request::get(self.endpoint.target())
             .header(HOST, self.endpoint.authority())
             .header(ACCEPT, "text/event-stream")
@@ -186,7 +177,7 @@ impl Dial {
         Ok(reply.into_body())
     }
 
-    async fn socket(&self, stream: Box<dyn Io>) -> Result<Kind, ConnectionError> {
+    async fn socket(&self, stream: Stream) -> Result<Kind, ConnectionError> {
         let url = format!("ws://{}{}", self.endpoint.authority(), self.endpoint.target());
         let mut request = url.into_client_request().map_err(|error| self.broken(&error))?;
         if let Some(authorization) = &self.authorization {

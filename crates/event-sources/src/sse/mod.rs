@@ -17,11 +17,9 @@ mod reader;
 mod sink;
 mod source;
 mod standard_sink;
-mod tls;
 
 pub use endpoint::{Carrier, SseEndpoint, SseEndpointError};
 pub use prefix_sink::PrefixSink;
 pub use sink::{EventSink, Message, Tally};
 pub use source::{SseSource, SseSpec};
 pub use standard_sink::{StandardSink, StandardSinkSpec};
-pub use tls::{Trust, TrustError};

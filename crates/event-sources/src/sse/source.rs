@@ -4,10 +4,10 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use http::{HeaderValue, header::InvalidHeaderValue};
 use kv_blocks::DpRank;
-use net::Clock;
+use net::{Clock, Trust};
 use tokio::{sync::mpsc, task::JoinHandle};
 
-use super::{Carrier, EventSink, SseEndpoint, Trust, applier::Applier, connection::Dial, link::Link, reader::Reader};
+use super::{Carrier, EventSink, SseEndpoint, applier::Applier, connection::Dial, link::Link, reader::Reader};
 use crate::{SourceHandle, SourceSettings, follower::PENDING_BYTES, handle::About};
 
 /// One stream to follow.

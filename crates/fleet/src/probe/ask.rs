@@ -78,6 +78,12 @@ pub(crate) fn trouble(error: &FetchError) -> Trouble {
         return Trouble { check: Check::Refused, text: REFUSED.to_owned() };
     }
     match error {
+        FetchError::Connect { source, .. } if source.kind() == std::io::ErrorKind::InvalidData => {
+            Trouble::failed(format!(
+                "could not prove who it is ({source}): check its certificate and the url's scheme and host, or name its \
+                 authority as this worker's tls.ca"
+            ))
+        }
         FetchError::Connect { source, .. } => {
             Trouble::failed(format!("cannot be reached ({source}): check the url and the network"))
         }

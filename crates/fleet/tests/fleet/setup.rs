@@ -27,6 +27,7 @@ pub(crate) fn worker(name: &str, url: &str) -> Worker {
         models: Vec::new(),
         role: Role::Unified,
         bootstrap_port: None,
+        tls: config::WorkerTls::default(),
         weight: 1.0,
         messages: None,
         api_key: None,

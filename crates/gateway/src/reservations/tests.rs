@@ -88,6 +88,7 @@ fn worker() -> WorkerView {
         id: WorkerId(1),
         name: "w1".into(),
         url: "http://127.0.0.1:1".parse().expect("a url"),
+        verified: true,
         engine: fleet::Engine::Generic,
         version: None,
         state: WorkerState::Ready,

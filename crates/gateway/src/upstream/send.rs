@@ -1,6 +1,6 @@
 //! One attempt: connect or reuse, send the request, wait for the reply's head.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -56,7 +56,8 @@ impl Pools {
                 },
             }
         }
-        send_on(open(&url.address(), connect_timeout).await?, request).await
+        // Large, and most requests find a connection: it must not lie in the future of every one of them.
+        send_on(Box::pin(open(net::dial(url, connect_timeout))).await?, request).await
     }
 }
 
@@ -66,7 +67,7 @@ pub(crate) async fn ask_once(
     request: Request<Full<Bytes>>,
     connect_timeout: Duration,
 ) -> Result<Answer, SendFailure> {
-    send_on(open(address, connect_timeout).await?, request).await
+    send_on(open(net::connect(address, connect_timeout)).await?, request).await
 }
 
 /// Sends the first request of a connection.
@@ -85,9 +86,13 @@ fn no_head(error: &hyper::Error) -> SendFailure {
     if error.is_parse() || error.is_parse_too_large() { SendFailure::Protocol } else { SendFailure::NoHead }
 }
 
-async fn open(address: &Address, timeout: Duration) -> Result<Connection, SendFailure> {
-    let stream = net::connect(address, timeout).await.map_err(|error| SendFailure::NotSent {
-        refused: error.kind() == std::io::ErrorKind::ConnectionRefused || error.kind() == std::io::ErrorKind::NotFound,
+/// Speaks HTTP/1 on a stream that is being opened.
+async fn open(opening: impl Future<Output = io::Result<net::Stream>>) -> Result<Connection, SendFailure> {
+    let stream = opening.await.map_err(|error| {
+        tracing::debug!(%error, "no connection to a worker");
+        SendFailure::NotSent {
+            refused: matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound),
+        }
     })?;
     Connection::handshake(stream).await.map_err(|_| SendFailure::NotSent { refused: false })
 }

@@ -20,7 +20,7 @@ use std::{
 use async_nats::{Client, client::PublishErrorKind};
 use bytes::Bytes;
 use kv_events::frames;
-use net::{Clock, Destinations, ListenError};
+use net::{Clock, Destinations, ListenError, Trust};
 use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
@@ -37,7 +37,6 @@ use super::{
     dial::{Dial, Link, LinkEvent},
     wire::{self, Note},
 };
-use crate::Trust;
 
 /// Bytes that wait while NATS is away or slow.
 const OUTBOX: usize = 64 << 20;

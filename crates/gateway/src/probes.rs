@@ -1,0 +1,271 @@
+//! Liveness and readiness on a listener, a thread and a small runtime of their own.
+//!
+//! An orchestrator that asks there is answered also when the runtime that serves requests is kept from moving, and is told
+//! so: there `/livez` is 503 `stalled`. Not here: who may ask. What is said tells nothing but that.
+
+use std::{convert::Infallible, sync::Arc, thread, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header::CONTENT_TYPE};
+use http_body_util::Full;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use kv_blocks::Moment;
+use net::{Clock, ListenAddr, ListenError, Listener};
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Semaphore, oneshot, watch},
+    task::{JoinHandle, JoinSet},
+};
+
+use crate::{Gateway, Phase, health::Probe};
+
+/// How often the runtime that serves requests shows that it moves.
+const BEAT: Duration = Duration::from_millis(500);
+/// It stands still once it has not shown that for so long: longer than any work that is done on it, shorter than an
+/// orchestrator's patience.
+const STALLED: Duration = Duration::from_secs(5);
+/// Time for the head of a request, and for a connection to rest.
+const HEAD: Duration = Duration::from_secs(5);
+/// Connections at once; more wait.
+const MOST_CONNECTIONS: usize = 64;
+/// Pause after an accept that failed for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// A running listener for probes. It ends when this is stopped or dropped.
+#[derive(Debug)]
+pub struct Probes {
+    /// Where it listens.
+    pub address: ListenAddr,
+    thread: Option<thread::JoinHandle<()>>,
+    beating: JoinHandle<Infallible>,
+    /// Its end is the thread's.
+    _stop: oneshot::Sender<Infallible>,
+}
+
+/// Why there is no listener for probes.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbesError {
+    /// Its address cannot be listened at.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// No thread, or no runtime on it.
+    #[error("the thread for probes could not be started ({0}): allow this process more threads")]
+    Thread(#[from] std::io::Error),
+}
+
+/// Shows that a runtime moves.
+#[derive(Debug)]
+struct Heart {
+    last: Mutex<Moment>,
+    clock: Clock,
+}
+
+impl Heart {
+    fn new(clock: Clock) -> Self {
+        Self { last: Mutex::new(clock.now()), clock }
+    }
+
+    async fn beat(self: Arc<Self>) -> Infallible {
+        let mut beats = tokio::time::interval(BEAT);
+        loop {
+            beats.tick().await;
+            *self.last.lock() = self.clock.now();
+        }
+    }
+
+    fn stands_still(&self) -> bool {
+        let last = *self.last.lock();
+        self.clock.now().since(last) > STALLED
+    }
+}
+
+impl Probes {
+    /// Answers probes at `address`. Must be called on the runtime that serves requests, which is watched from then on.
+    pub async fn start(
+        gateway: Arc<Gateway>,
+        address: ListenAddr,
+        phase: watch::Receiver<Phase>,
+    ) -> Result<Self, ProbesError> {
+        let clock = gateway.clock;
+        Self::answering(
+            address,
+            clock,
+            move || {
+                if *phase.borrow() == Phase::Run { gateway.ready() } else { Probe::draining() }
+            },
+        )
+        .await
+    }
+
+    async fn answering(
+        address: ListenAddr,
+        clock: Clock,
+        ready: impl Fn() -> Probe + Send + Sync + 'static,
+    ) -> Result<Self, ProbesError> {
+        let heart = Arc::new(Heart::new(clock));
+        let (bound, listening) = oneshot::channel::<Result<ListenAddr, ProbesError>>();
+        let (stop, stopped) = oneshot::channel();
+        let asked = Arc::new(Asked { heart: Arc::clone(&heart), ready: Box::new(ready) });
+        let thread = thread::Builder::new().name("probes".to_owned()).spawn(move || {
+            let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime,
+                Err(error) => return drop(bound.send(Err(error.into()))),
+            };
+            // Bound here: a socket belongs to the runtime on which it was made.
+            runtime.block_on(async {
+                match net::listen(&address).await {
+                    Ok(listener) => {
+                        let _ = bound.send(Ok(listener.address()));
+                        tokio::select! {
+                            never = serve(listener, asked) => match never {},
+                            // Nothing is ever sent: its sender goes away.
+                            _ = stopped => {}
+                        }
+                    }
+                    Err(error) => drop(bound.send(Err(error.into()))),
+                }
+            });
+        })?;
+        let address = listening.await.map_err(|_| std::io::Error::other("it ended at once"))??;
+        let beating = tokio::spawn(heart.beat());
+        Ok(Self { address, thread: Some(thread), beating, _stop: stop })
+    }
+
+    /// Ends the listener and waits until its thread is gone.
+    pub async fn stop(mut self) {
+        let thread = self.thread.take();
+        drop(self);
+        let joined = tokio::task::spawn_blocking(move || thread.map(thread::JoinHandle::join)).await;
+        if !matches!(joined, Ok(Some(Ok(())))) {
+            tracing::error!("the thread for probes ended with a panic");
+        }
+    }
+}
+
+impl Drop for Probes {
+    fn drop(&mut self) {
+        self.beating.abort();
+    }
+}
+
+struct Asked {
+    heart: Arc<Heart>,
+    ready: Box<dyn Fn() -> Probe + Send + Sync>,
+}
+
+async fn serve(listener: Listener, asked: Arc<Asked>) -> Infallible {
+    let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        let permit = Arc::clone(&room).acquire_owned().await.ok();
+        let Ok(stream) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        while connections.try_join_next().is_some() {}
+        let asked = Arc::clone(&asked);
+        connections.spawn(async move {
+            let service = service_fn(|request| std::future::ready(Ok::<_, Infallible>(asked.answer(&request))));
+            let mut builder = http1::Builder::new();
+            let stream = TokioIo::new(net::Stalling::new(stream, HEAD));
+            let ended =
+                builder.timer(TokioTimer::new()).header_read_timeout(HEAD).serve_connection(stream, service).await;
+            if let Err(error) = ended {
+                tracing::debug!(%error, "a prober's connection ended");
+            }
+            drop(permit);
+        });
+    }
+}
+
+impl Asked {
+    fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        if request.method() != Method::GET && request.method() != Method::HEAD {
+            return reply(
+                StatusCode::METHOD_NOT_ALLOWED,
+                &Probe::because("method_not_allowed", "probes are asked with GET"),
+            );
+        }
+        let probe = match request.uri().path() {
+            // Whatever else is asked of a runtime that does not move: it says so.
+            "/livez" | "/readyz" if self.heart.stands_still() => {
+                Probe::because("stalled", "the runtime that serves requests stands still")
+            }
+            "/livez" => Probe::well(),
+            "/readyz" => (self.ready)(),
+            _ => {
+                let there = Probe::because("unknown_route", "this listener answers /livez and /readyz");
+                return reply(StatusCode::NOT_FOUND, &there);
+            }
+        };
+        let status = if probe.reasons.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        reply(status, &probe)
+    }
+}
+
+fn reply(status: StatusCode, probe: &Probe) -> Response<Full<Bytes>> {
+    // Two texts cannot fail to be written.
+    let body = serde_json::to_vec(probe).unwrap_or_default();
+    let mut reply = Response::new(Full::new(body.into()));
+    *reply.status_mut() = status;
+    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    reply
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        net::TcpStream,
+    };
+
+    use super::*;
+
+    fn ask(address: &ListenAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address.to_string()).unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        reply
+    }
+
+    async fn answering(ready: impl Fn() -> Probe + Send + Sync + 'static) -> Probes {
+        Probes::answering(ListenAddr::tcp("127.0.0.1", 0), Clock::system(), ready).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_runtime_that_stands_still_is_told_of_from_outside_it() {
+        let probes = answering(Probe::well).await;
+        let address = probes.address.clone();
+        let asking = thread::spawn(move || {
+            assert!(ask(&address, "/livez").starts_with("HTTP/1.1 200"));
+            // Longer than anybody may stand still.
+            thread::sleep(STALLED + 2 * BEAT);
+            (ask(&address, "/livez"), ask(&address, "/readyz"))
+        });
+        // The only thread of this runtime waits, and nothing on it moves.
+        let replies = asking.join().unwrap();
+        for reply in [replies.0, replies.1] {
+            assert!(reply.starts_with("HTTP/1.1 503") && reply.contains("\"status\":\"stalled\""), "{reply}");
+        }
+        probes.stop().await;
+    }
+
+    #[tokio::test]
+    async fn readiness_is_the_routers_and_other_paths_are_none() {
+        let probes = answering(|| Probe::because("unavailable", "no usable worker")).await;
+        let address = probes.address.clone();
+        let ask = |path: &'static str| {
+            let address = address.clone();
+            async move { tokio::task::spawn_blocking(move || self::ask(&address, path)).await.unwrap() }
+        };
+        assert!(ask("/livez").await.starts_with("HTTP/1.1 200"));
+        let ready = ask("/readyz").await;
+        assert!(ready.starts_with("HTTP/1.1 503") && ready.contains("no usable worker"), "{ready}");
+        assert!(ask("/v1/models").await.starts_with("HTTP/1.1 404"));
+        probes.stop().await;
+        assert!(TcpStream::connect(address.to_string()).is_err());
+    }
+}

@@ -1,0 +1,59 @@
+//! Several listening sockets that serve the same.
+
+use std::{
+    future::poll_fn,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::Poll,
+};
+
+use crate::{ListenAddr, Listener, Stream};
+
+/// Listening sockets, at least one.
+#[derive(Debug)]
+pub struct Listeners {
+    all: Vec<Arc<Listener>>,
+    /// Who is asked first, so that a busy one does not keep the others waiting.
+    turn: AtomicUsize,
+}
+
+impl Listeners {
+    /// The first one and the others.
+    pub fn new(first: Arc<Listener>, others: impl IntoIterator<Item = Arc<Listener>>) -> Self {
+        Self { all: std::iter::once(first).chain(others).collect(), turn: AtomicUsize::new(0) }
+    }
+
+    /// The next connection of any of them; as [`Listener::accept`].
+    pub async fn accept(&self) -> io::Result<Stream> {
+        poll_fn(|cx| {
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+            for step in 0..self.all.len() {
+                let at = turn.wrapping_add(step) % self.all.len();
+                if let Some(Poll::Ready(accepted)) = self.all.get(at).map(|listener| listener.poll_accept(cx)) {
+                    return Poll::Ready(accepted);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// All of them, the first one first.
+    pub fn all(&self) -> &[Arc<Listener>] {
+        &self.all
+    }
+
+    /// Where they listen, the first one first.
+    pub fn addresses(&self) -> Vec<ListenAddr> {
+        self.all.iter().map(|listener| listener.address()).collect()
+    }
+}
+
+impl From<Listener> for Listeners {
+    fn from(listener: Listener) -> Self {
+        Self::new(Arc::new(listener), [])
+    }
+}

@@ -1,0 +1,26 @@
+//! Encryption, set up in one place: one library, one provider of cryptography, TLS 1.2 and 1.3 and nothing older.
+//!
+//! [`Trust`] is the client's side: whose certificates are believed. [`Identity`] is the server's: what is shown to
+//! clients, and which clients are believed. Both speak HTTP/1.1 unless told otherwise.
+
+mod accepting;
+mod blind;
+mod identity;
+mod kept;
+mod trust;
+
+use std::sync::Arc;
+
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+
+pub use accepting::Accepting;
+pub use identity::{Identity, IdentityError, IdentityFiles};
+pub(crate) use kept::Kept;
+pub use trust::{Trust, TrustError};
+
+/// What both sides agree to speak.
+const HTTP_1: &[u8] = b"http/1.1";
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(aws_lc_rs::default_provider())
+}

@@ -1,0 +1,198 @@
+//! What a listener shows to its clients, read from files that may change while it listens.
+
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use rustls::{
+    RootCertStore, ServerConfig,
+    pki_types::{PrivateKeyDer, pem::PemObject},
+    server::WebPkiClientVerifier,
+};
+use tokio_rustls::TlsAcceptor;
+
+use super::{Accepting, HTTP_1, provider, trust::certificates};
+use crate::Stream;
+
+/// Where a listener's certificate is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdentityFiles {
+    /// PEM text: the certificate, then those that lead from it to its authority.
+    pub cert: PathBuf,
+    /// PEM text: the certificate's private key.
+    pub key: PathBuf,
+    /// PEM text: authorities one of which must vouch for a client; `None` = clients show nothing.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// Why a listener has nothing to show.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// A file cannot be read.
+    #[error("{} cannot be read ({source}): name a file that this user may read", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file holds something else.
+    #[error("{} holds no usable {what} ({reason}): give it as PEM text", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What it should hold.
+        what: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The key is another certificate's, and the like.
+    #[error("{} and {} do not go together ({source}): give a certificate and its own key", cert.display(), key.display())]
+    Pair {
+        /// The certificate's file.
+        cert: PathBuf,
+        /// The key's file.
+        key: PathBuf,
+        /// What is wrong.
+        source: rustls::Error,
+    },
+}
+
+impl IdentityError {
+    /// Which of the files it is about.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::File { path, .. } | Self::Content { path, .. } => path,
+            Self::Pair { key, .. } => key,
+        }
+    }
+}
+
+/// A listener's certificate and key, kept as its files have them.
+pub struct Identity {
+    files: IdentityFiles,
+    current: Mutex<Current>,
+}
+
+struct Current {
+    config: Arc<ServerConfig>,
+    /// What the files held when they were last looked at, whether or not it was of use.
+    seen: Contents,
+    /// Why they were of no use when they were last looked at.
+    trouble: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+struct Contents {
+    cert: Vec<u8>,
+    key: Vec<u8>,
+    client_ca: Option<Vec<u8>>,
+}
+
+impl Identity {
+    /// Reads the files.
+    pub fn load(files: IdentityFiles) -> Result<Self, IdentityError> {
+        let seen = contents(&files)?;
+        let config = Arc::new(config(&files, &seen)?);
+        Ok(Self { files, current: Mutex::new(Current { config, seen, trouble: None }) })
+    }
+
+    /// The permissions of the key's file, where others than its owner can read it.
+    pub fn exposed_key_mode(&self) -> Option<u32> {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = std::fs::metadata(&self.files.key).ok()?.permissions().mode() & 0o777;
+        (mode & 0o077 != 0).then_some(mode)
+    }
+
+    /// Its files.
+    pub fn files(&self) -> &IdentityFiles {
+        &self.files
+    }
+
+    /// Looks at the files again; true if new connections get something new. What is of no use changes nothing, and the
+    /// same trouble is told once.
+    pub fn refresh(&self) -> Result<bool, IdentityError> {
+        let read = contents(&self.files);
+        if let Ok(found) = &read
+            && self.current.lock().seen == *found
+        {
+            return Ok(false);
+        }
+        let read = read.map(|found| (config(&self.files, &found), found));
+        let mut current = self.current.lock();
+        let config = match read {
+            Ok((config, found)) => {
+                current.seen = found;
+                config
+            }
+            Err(error) => Err(error),
+        };
+        match config {
+            Ok(config) => {
+                current.config = Arc::new(config);
+                current.trouble = None;
+                Ok(true)
+            }
+            Err(error) if current.trouble.as_ref() == Some(&error.to_string()) => Ok(false),
+            Err(error) => {
+                current.trouble = Some(error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    /// The encrypted form of a fresh connection. It shakes hands when it is first read.
+    pub(crate) fn accept(&self, stream: Stream) -> Accepting {
+        let config = Arc::clone(&self.current.lock().config);
+        Accepting::new(TlsAcceptor::from(config).accept(stream))
+    }
+}
+
+fn contents(files: &IdentityFiles) -> Result<Contents, IdentityError> {
+    let read =
+        |path: &PathBuf| std::fs::read(path).map_err(|source| IdentityError::File { path: path.clone(), source });
+    Ok(Contents {
+        cert: read(&files.cert)?,
+        key: read(&files.key)?,
+        client_ca: files.client_ca.as_ref().map(read).transpose()?,
+    })
+}
+
+fn config(files: &IdentityFiles, contents: &Contents) -> Result<ServerConfig, IdentityError> {
+    let wrong = |path: &Path, what: &'static str, reason: String| IdentityError::Content {
+        path: path.to_owned(),
+        what,
+        reason,
+    };
+    let chain = certificates(&contents.cert).map_err(|reason| wrong(&files.cert, "certificate", reason))?;
+    let key = PrivateKeyDer::from_pem_slice(&contents.key)
+        .map_err(|error| wrong(&files.key, "private key", error.to_string()))?;
+    let pair = |source| IdentityError::Pair { cert: files.cert.clone(), key: files.key.clone(), source };
+    let builder =
+        ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(pair)?;
+    let builder = match (&files.client_ca, &contents.client_ca) {
+        (Some(path), Some(pem)) => {
+            let wrong = |reason| wrong(path, "certificate of an authority", reason);
+            let mut roots = RootCertStore::empty();
+            for authority in certificates(pem).map_err(wrong)? {
+                roots.add(authority).map_err(|error| wrong(error.to_string()))?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider()).build();
+            builder.with_client_cert_verifier(verifier.map_err(|error| wrong(error.to_string()))?)
+        }
+        _ => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_single_cert(chain, key).map_err(pair)?;
+    config.alpn_protocols = vec![HTTP_1.to_vec()];
+    Ok(config)
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Nothing of the key.
+        f.debug_struct("Identity").field("files", &self.files).finish_non_exhaustive()
+    }
+}

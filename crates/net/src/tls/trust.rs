@@ -1,0 +1,132 @@
+//! Whose certificates are believed.
+
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustls::{
+    ClientConfig, RootCertStore,
+    client::danger::ServerCertVerifier,
+    pki_types::{CertificateDer, ServerName, pem::PemObject},
+};
+use rustls_platform_verifier::Verifier;
+use tokio_rustls::TlsConnector;
+
+use super::{HTTP_1, blind::Blind, provider};
+use crate::Stream;
+
+/// Believes the certificates that this machine believes, and those signed by the authorities given.
+#[derive(Clone)]
+pub struct Trust(Arc<ClientConfig>);
+
+/// Why there is nothing to check certificates with.
+#[derive(Debug, thiserror::Error)]
+pub enum TrustError {
+    /// A file of certificates cannot be read.
+    #[error("{} cannot be read ({source}): name a file with certificates of authorities as PEM text", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The text holds no certificate, or one that is damaged.
+    #[error("certificates of authorities cannot be read ({reason}): give one or more as PEM text")]
+    Pem {
+        /// What is wrong.
+        reason: String,
+    },
+    /// This machine's certificates cannot be used, and none was given.
+    #[error(
+        "no authority's certificate to check servers with ({0}): install the system's ca-certificates, name a file of them \
+         in SSL_CERT_FILE, or give the one to believe"
+    )]
+    Roots(#[from] rustls::Error),
+}
+
+impl Trust {
+    /// What this machine believes.
+    pub fn system() -> Result<Self, TrustError> {
+        Self::with(Vec::new())
+    }
+
+    /// The same, read while others use the runtime: it takes a while, and authorities come and go while a router runs.
+    pub async fn system_now() -> Result<Self, TrustError> {
+        let read = tokio::task::spawn_blocking(Self::system).await;
+        read.unwrap_or_else(|error| Err(TrustError::Roots(rustls::Error::General(error.to_string()))))
+    }
+
+    /// The same and the authorities in this PEM text.
+    pub fn with_authorities(pem: &[u8]) -> Result<Self, TrustError> {
+        Self::with(certificates(pem).map_err(|reason| TrustError::Pem { reason })?)
+    }
+
+    /// The same and the authorities in this file.
+    pub fn with_authorities_in(path: &Path) -> Result<Self, TrustError> {
+        let pem = std::fs::read(path).map_err(|source| TrustError::File { path: path.to_owned(), source })?;
+        Self::with_authorities(&pem)
+    }
+
+    /// Believes everyone: whoever answers is taken for the server, and what is said can be read and changed on the way.
+    pub fn blind() -> Result<Self, TrustError> {
+        Self::verifying(Arc::new(Blind::new(provider())))
+    }
+
+    /// Believes nobody: for a library that wants to be told also where nothing is encrypted.
+    pub fn nobody() -> Result<Self, TrustError> {
+        let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+        Ok(Self(Arc::new(builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth())))
+    }
+
+    fn with(extra: Vec<CertificateDer<'static>>) -> Result<Self, TrustError> {
+        Self::verifying(Arc::new(Verifier::new_with_extra_roots(extra, provider())?))
+    }
+
+    fn verifying(verifier: Arc<dyn ServerCertVerifier>) -> Result<Self, TrustError> {
+        let mut config = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![HTTP_1.to_vec()];
+        Ok(Self(Arc::new(config)))
+    }
+
+    /// The same for a protocol that is not HTTP.
+    #[must_use]
+    pub fn without_http(&self) -> Self {
+        let mut config = (*self.0).clone();
+        config.alpn_protocols.clear();
+        Self(Arc::new(config))
+    }
+
+    /// For a library that shakes hands by itself.
+    pub fn client_config(&self) -> ClientConfig {
+        (*self.0).clone()
+    }
+
+    /// Shakes hands with `host`, whose certificate must be for that name or address.
+    pub async fn encrypt(&self, stream: Stream, host: &str) -> io::Result<Stream> {
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        let stream = TlsConnector::from(Arc::clone(&self.0)).connect(name, stream).await?;
+        Ok(Stream::Tls(Box::new(stream)))
+    }
+}
+
+/// The certificates in a PEM text, at least one; else what is wrong.
+pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match read {
+        Ok(found) if found.is_empty() => Err("there is none".to_owned()),
+        Ok(found) => Ok(found),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+impl fmt::Debug for Trust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Trust")
+    }
+}

@@ -1,0 +1,61 @@
+//! Certificates: read before anything is started, so that what is wrong with them is a problem of the configuration.
+
+use std::sync::Arc;
+
+use config::{ListenerTls, Problem, Settings};
+use fleet::Trusts;
+use net::{Identity, IdentityError, IdentityFiles, Listener, WorkerUrl};
+
+/// What is wrong with the files that the settings name.
+pub(crate) fn problems(settings: &Settings) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut bad = |key: &str, value: &str, message: &str| {
+        problems.push(settings.locate(Problem::bad_value(key, value, message)));
+    };
+    for (section, tls) in [("server", &settings.server.tls), ("admin", &settings.admin.tls)] {
+        let Some(tls) = tls else { continue };
+        if let Err(error) = Identity::load(files(tls)) {
+            let key = [("cert", Some(&tls.cert)), ("client_ca", tls.client_ca.as_ref())];
+            let key = key.iter().find(|(_, path)| path.is_some_and(|path| path == error.path()));
+            let key = key.map_or("key", |(key, _)| *key);
+            bad(&format!("{section}.tls.{key}"), &error.path().display().to_string(), &error.to_string());
+        }
+    }
+    let mut trusts = Trusts::default();
+    for (at, worker) in settings.workers.iter().enumerate() {
+        let Ok(url) = worker.url.parse::<WorkerUrl>() else { continue };
+        if let Err(error) = trusts.attach(url, &worker.tls) {
+            let ca = worker.tls.ca.as_ref();
+            let key = if ca.is_some() { "tls.ca" } else { "url" };
+            let value = ca.map_or_else(|| worker.url.clone(), |path| path.display().to_string());
+            bad(&format!("workers[{at}].{key}"), &value, &error.to_string());
+        }
+    }
+    problems
+}
+
+/// The listener as its clients are to find it.
+pub(crate) fn encrypted(listener: Listener, tls: Option<&Arc<Identity>>) -> Listener {
+    match tls {
+        Some(identity) => listener.encrypted(Arc::clone(identity)),
+        None => listener,
+    }
+}
+
+/// What a listener shows, if anything.
+pub(crate) fn identity(tls: Option<&ListenerTls>) -> Result<Option<Arc<Identity>>, IdentityError> {
+    let Some(tls) = tls else { return Ok(None) };
+    let identity = Identity::load(files(tls))?;
+    if let Some(mode) = identity.exposed_key_mode() {
+        tracing::warn!(
+            key = %tls.key.display(),
+            mode = %format!("{mode:o}"),
+            "others than its owner can read this private key: chmod 600 it"
+        );
+    }
+    Ok(Some(Arc::new(identity)))
+}
+
+fn files(tls: &ListenerTls) -> IdentityFiles {
+    IdentityFiles { cert: tls.cert.clone(), key: tls.key.clone(), client_ca: tls.client_ca.clone() }
+}

@@ -1,0 +1,85 @@
+//! The sockets of a router, bound, or taken from the process that has them, before anything else is started.
+
+use std::{sync::Arc, time::Duration};
+
+use config::Settings;
+use gateway::{InForce, Phase, Probes, ProbesError};
+use net::{Identity, ListenAddr, ListenError, Listener, Listeners};
+use tokio::sync::watch;
+
+use super::{StartError, address};
+use crate::{
+    encryption::{encrypted, identity},
+    takeover::{Door, Given, TakeoverError},
+};
+
+/// The process that gave its sockets gives up this one on its own.
+const LET_GO: Duration = Duration::from_secs(5);
+
+/// Bound sockets, and the place that is bound by whoever serves it.
+pub(super) struct Bound {
+    pub(super) data: Listeners,
+    pub(super) admin: Arc<Listener>,
+    pub(super) probe: Option<ListenAddr>,
+}
+
+/// Binds what the settings name.
+pub(super) async fn bind(settings: &Settings, mut given: Option<&mut Given>) -> Result<Bound, StartError> {
+    let (server, admin) = (&settings.server, &settings.admin);
+    let (server_tls, admin_tls) = (identity(server.tls.as_ref())?, identity(admin.tls.as_ref())?);
+    let mut data = Vec::new();
+    let places = server.also_listen.iter().map(|place| address(place).chosen_by("server.also_listen"));
+    for place in std::iter::once(address(&server.listen).chosen_by("--port")).chain(places) {
+        data.push(open(Door::Data, &place, given.as_deref_mut(), server_tls.as_ref()).await?);
+    }
+    let place = address(&admin.listen).chosen_by("--admin-listen");
+    let admin = open(Door::Admin, &place, given, admin_tls.as_ref()).await?;
+    let mut data = data.into_iter();
+    // There is always a first one.
+    let Some(first) = data.next() else { return Err(TakeoverError::new("there is no place to listen").into()) };
+    Ok(Bound {
+        data: Listeners::new(first, data),
+        admin,
+        probe: server.probe_listen.as_ref().map(|place| address(place).chosen_by("server.probe_listen")),
+    })
+}
+
+async fn open(
+    door: Door,
+    wanted: &ListenAddr,
+    given: Option<&mut Given>,
+    tls: Option<&Arc<Identity>>,
+) -> Result<Arc<Listener>, StartError> {
+    let listener = match given.and_then(|given| given.listener(door, wanted)) {
+        Some(Ok(listener)) => listener,
+        Some(Err(error)) => {
+            return Err(TakeoverError::new(format!("{wanted} was given and cannot be used: {error}")).into());
+        }
+        None => net::listen(wanted).await?,
+    };
+    Ok(Arc::new(encrypted(listener, tls)))
+}
+
+/// Answers probes at `place`. Where another process has just given its other sockets, `taken`, it may hold this one for a
+/// moment yet.
+pub(super) async fn probes(
+    gateway: &InForce,
+    place: &ListenAddr,
+    phases: watch::Receiver<Phase>,
+    taken: bool,
+) -> Result<Probes, ProbesError> {
+    let trying = async {
+        loop {
+            match Probes::start(gateway.now(), place.clone(), phases.clone()).await {
+                Err(ProbesError::Listen(ListenError::Taken { .. })) if taken => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                started => return started,
+            }
+        }
+    };
+    match tokio::time::timeout(LET_GO, trying).await {
+        Ok(started) => started,
+        Err(_) => Probes::start(gateway.now(), place.clone(), phases).await,
+    }
+}

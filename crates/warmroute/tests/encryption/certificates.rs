@@ -1,0 +1,31 @@
+//! Authorities, and certificates that they vouch for, as files.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+
+/// Somebody who vouches for others.
+pub struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    pub fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    /// Its own certificate.
+    pub fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    /// Writes a certificate for this machine's loopback address and its key to `cert.pem` and `key.pem`.
+    pub fn vouch(&self, folder: &Path) {
+        let key = KeyPair::generate().unwrap();
+        let own = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap().signed_by(&key, &self.0).unwrap();
+        // Both at once, as far as a reader that looks every other second can tell.
+        fs::write(folder.join("key.pem"), key.serialize_pem()).unwrap();
+        fs::write(folder.join("cert.pem"), own.pem()).unwrap();
+        fs::set_permissions(folder.join("key.pem"), fs::Permissions::from_mode(0o600)).unwrap();
+    }
+}

@@ -1,0 +1,57 @@
+//! An encrypted way to a plain server, and a client for encrypted ones.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use http::HeaderMap;
+use net::{
+    Address, Identity, IdentityFiles, ListenAddr, Trust, WorkerUrl,
+    fetch::{self, FetchError, Fetched},
+};
+use tokio::{io::copy_bidirectional, runtime::Runtime};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// Carries what comes encrypted to a plain server, for as long as it lives.
+pub struct Front {
+    pub port: u16,
+    _runtime: Runtime,
+}
+
+impl Front {
+    /// With the certificate in `folder`.
+    pub fn before(server: &str, folder: &Path) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let files = IdentityFiles { cert: folder.join("cert.pem"), key: folder.join("key.pem"), client_ca: None };
+        let identity = Arc::new(Identity::load(files).unwrap());
+        let listener = runtime
+            .block_on(async { net::listen(&ListenAddr::tcp("127.0.0.1", 0)).await.unwrap().encrypted(identity) });
+        let port = listener.address().port().unwrap();
+        let (host, server_port) = server.rsplit_once(':').unwrap();
+        let server = Address::Tcp { host: host.to_owned(), port: server_port.parse().unwrap() };
+        runtime.spawn(async move {
+            loop {
+                let mut client = listener.accept().await.unwrap();
+                let server = server.clone();
+                tokio::spawn(async move {
+                    let mut upstream = net::connect(&server, SOON).await.unwrap();
+                    // Its end, of whatever kind, is the connection's.
+                    let _ = copy_bidirectional(&mut client, &mut upstream).await;
+                });
+            }
+        });
+        Self { port, _runtime: runtime }
+    }
+}
+
+/// Whom a client believes.
+pub fn believing(authority: &str) -> Trust {
+    Trust::with_authorities(authority.as_bytes()).unwrap()
+}
+
+/// Asks an encrypted listener for `path`.
+pub fn get(address: &str, path: &str, trust: &Trust) -> Result<Fetched, FetchError> {
+    let url: WorkerUrl = format!("https://{address}").parse().unwrap();
+    let url = url.believing(trust.clone());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(fetch::get(&url, path, &HeaderMap::new(), SOON, 1 << 20))
+}

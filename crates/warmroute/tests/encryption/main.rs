@@ -1,0 +1,12 @@
+//! Encryption towards workers and clients, and the listeners beside the first one.
+
+#![allow(clippy::unwrap_used, reason = "a set-up that does not work is a failed test")]
+#![allow(unreachable_pub, reason = "modules of a test")]
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod certificates;
+mod front;
+mod listeners;
+mod workers;
