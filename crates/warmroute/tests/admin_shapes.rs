@@ -261,7 +261,7 @@ fn what_is_not_there_answers_with_the_error_table() {
         assert_eq!(reply.header("x-request-id"), body["request_id"].as_str());
         assert_eq!(reply.header("x-should-retry"), Some("false"));
     }
-    let wrong = RawClient::post(&routed.router.admin(), "/admin/workers", b"{}");
+    let wrong = RawClient::post(&routed.router.admin(), "/admin/models", b"{}");
     assert_eq!((wrong.status, &wrong.json()["error"]["code"]), (405, &json!("method_not_allowed")));
     assert_eq!(wrong.header("allow"), Some("GET,HEAD"));
     let data = routed.router.data();

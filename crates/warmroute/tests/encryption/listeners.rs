@@ -69,7 +69,7 @@ fn a_key_that_others_can_read_is_warned_of_and_one_that_is_none_refused() {
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
     let config = format!("server: {{{}}}\nworkers: []\n", tls(folder.path(), ""));
     let router = Program::serve_with(&config, &[], &[]);
-    assert!(router.stderr().contains("chmod 600"), "{}", router.stderr());
+    eventually("the warning", || router.stderr().contains("chmod 600").then_some(()));
 
     let file = folder.path().join("warmroute.yaml");
     std::fs::write(&file, config).unwrap();
@@ -85,7 +85,8 @@ fn requests_come_in_at_every_address_and_probes_at_their_own() {
     let socket = folder.path().join("router.sock");
     let engine = Program::engine(&[]);
     let config = format!(
-        "server: {{also_listen: [\"127.0.0.1:0\", \"unix:{}\"], probe_listen: \"127.0.0.1:0\"}}\n",
+        "server: {{also_listen: [\"127.0.0.1:0\", \"unix:{}\"], probe_listen: \"127.0.0.1:0\"}}\n\
+         health_checks: {{interval: 1s, unhealthy_threshold: 1}}\n",
         socket.display()
     );
     let router = Program::serve_with(&config, &[engine.url()], &[]).ready(1);

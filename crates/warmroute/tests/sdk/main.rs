@@ -10,11 +10,12 @@ mod same_bytes;
 
 use harness::{Program, Router as _};
 
-/// An engine that speaks OpenAI's APIs and a router before it, and an engine that speaks Anthropic's API too.
+/// An engine that speaks OpenAI's APIs, one that speaks Anthropic's API too, and a router before each.
 struct Bench {
     engine: Program,
     native: Program,
     router: Program,
+    native_router: Program,
 }
 
 impl Bench {
@@ -23,6 +24,7 @@ impl Bench {
         let engine = Program::engine(&["--itl-ms", "2"]);
         let native = Program::engine(&["--itl-ms", "2", "--anthropic"]);
         let router = Program::serve(&[engine.url()], &[]).ready(1);
-        Self { engine, native, router }
+        let native_router = Program::serve(&[native.url()], &[]).ready(1);
+        Self { engine, native, router, native_router }
     }
 }

@@ -9,9 +9,6 @@ use serde_json::{Value, json};
 
 use super::{Bench, harness::Program};
 
-/// What of the engine's APIs the router carries.
-const ROUTED: [&str; 2] = ["chat", "completions"];
-
 /// What the programs are told to check.
 fn targets(bench: &Bench) -> Value {
     let target = |name: &str, program: &Program, engine: &Program, apis: &[&str]| json!({"name": name, "url": program.url(), "engine": engine.url(), "apis": apis});
@@ -19,7 +16,8 @@ fn targets(bench: &Bench) -> Value {
     json!([
         target("engine", &bench.engine, &bench.engine, &all),
         target("native", &bench.native, &bench.native, &["messages", "thinking"]),
-        target("router", &bench.router, &bench.engine, &ROUTED),
+        target("router", &bench.router, &bench.engine, &[&all[..], &["messages"]].concat()),
+        target("router to native", &bench.native_router, &bench.native, &["messages", "thinking"]),
     ])
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     Bench,
-    harness::{RawClient, RawReply},
+    harness::{Program, RawClient, RawReply},
 };
 
 /// Requests of every kind that the router carries, by what is special about them.
@@ -35,6 +35,27 @@ fn requests() -> Vec<(&'static str, &'static str, Value)> {
         ("a completion", COMPLETIONS, completion(json!({}))),
         ("a completion's log probabilities", COMPLETIONS, completion(json!({"logprobs": 2}))),
         ("two prompts", COMPLETIONS, completion(json!({"prompt": ["one", "two"]}))),
+        ("vectors", "/v1/embeddings", json!({"model": "sim", "input": ["one", "two"], "encoding_format": "base64"})),
+        ("an order", "/v1/rerank", json!({"model": "sim", "query": "one", "documents": ["two", "three"]})),
+        ("scores", "/v1/score", json!({"model": "sim", "text_1": "one", "text_2": ["two", "three"]})),
+    ]
+}
+
+/// Requests for messages and responses, which only the engine that has messages is asked for.
+fn native_requests() -> Vec<(&'static str, &'static str, Value)> {
+    let said = json!([{"role": "user", "content": "get_time please"}]);
+    let tool =
+        json!({"name": "get_time", "input_schema": {"type": "object", "properties": {"zone": {"type": "string"}}}});
+    let message = |more: Value| merged(json!({"model": "sim", "max_tokens": 40, "messages": said}), more);
+    vec![
+        ("a message", "/v1/messages", message(json!({"system": "Be brief"}))),
+        ("a message's tool", "/v1/messages", message(json!({"tools": [tool]}))),
+        ("a refused message", "/v1/messages", message(json!({"messages": []}))),
+        (
+            "a response",
+            "/v1/responses",
+            json!({"model": "sim", "input": "Hello", "store": false, "max_output_tokens": 9}),
+        ),
     ]
 }
 
@@ -46,6 +67,7 @@ fn merged(mut body: Value, more: Value) -> Value {
 /// The body with its times masked.
 fn masked(reply: &RawReply) -> String {
     let (mut masked, text) = (String::new(), reply.text());
+    let text = text.replace("\"created_at\":", "\"created\":");
     let mut parts = text.split("\"created\":");
     masked.push_str(parts.next().unwrap_or_default());
     for part in parts {
@@ -58,14 +80,18 @@ fn masked(reply: &RawReply) -> String {
 #[test]
 fn a_reply_through_the_router_is_the_engines_byte_for_byte() {
     let bench = Bench::start();
-    for (what, path, body) in requests() {
+    equal(&bench.engine, &bench.router, requests());
+    equal(&bench.native, &bench.native_router, native_requests());
+}
+
+fn equal(engine: &Program, router: &Program, requests: Vec<(&'static str, &'static str, Value)>) {
+    for (what, path, body) in requests {
         for stream in [false, true] {
             let body = merged(body.clone(), json!({"stream": stream})).to_string();
             let ask =
                 |address: &str| RawClient::post_with(address, path, &[("x-request-id", "same-1")], body.as_bytes());
             // The first request leaves its blocks in the cache, where the later ones find them.
-            let [_, direct, routed] =
-                [bench.engine.data(), bench.engine.data(), bench.router.data()].map(|at| ask(&at));
+            let [_, direct, routed] = [engine.data(), engine.data(), router.data()].map(|at| ask(&at));
             assert_eq!((routed.status, routed.clean), (direct.status, true), "{what}: {}", routed.text());
             assert_eq!(routed.header("content-type"), direct.header("content-type"), "{what}");
             assert_eq!(masked(&routed), masked(&direct), "{what}, streamed: {stream}");
