@@ -127,7 +127,7 @@ fn announce(running: &Running, print_ready: bool) {
             "admin": running.admin.to_string(),
             "pid": std::process::id(),
             "also": running.also.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "probe": running.probes.as_ref().map(|probes| probes.address.to_string()),
+            "probe": running.probes.lock().as_ref().map(|probes| probes.address.to_string()),
         });
         output::out(&line.to_string());
     }
