@@ -67,6 +67,8 @@ pub trait Control: fmt::Debug + Send + Sync {
     fn rollback(&self, id: u64) -> Option<Reloaded>;
     /// The latest changes, newest first.
     fn history(&self) -> Vec<HistoryEntry>;
+    /// Whether the configuration on disk is another one than that in force, because it was refused.
+    fn is_refused(&self) -> bool;
     /// Takes a worker in; its name. `replace`: also in the place of one of that name, and then the second is true.
     ///
     /// # Errors

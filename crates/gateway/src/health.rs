@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 
-use crate::Gateway;
+use crate::{Gateway, memory::Stage};
 
 /// `GET /health`.
 #[derive(Debug, Serialize)]
@@ -39,6 +39,12 @@ impl Gateway {
             .collect();
         if self.fleet.prefixes().is_some_and(fleet::Prefixes::is_cut_off) {
             degraded.push("redis".to_owned());
+        }
+        if self.config_refused.load(Ordering::Relaxed) {
+            degraded.push("config".to_owned());
+        }
+        if self.memory.stage() > Stage::Normal {
+            degraded.push("memory".to_owned());
         }
         degraded.sort();
         let status = match (ready, degraded.is_empty()) {

@@ -15,8 +15,8 @@ use config::{BlockHashKind, Listen, Problem, Settings};
 use doctor::{Options, Probe, Surroundings, USUAL_TIMEOUT};
 use fleet::{Fleet, FleetParts, HubCache, OnVerdict, Roster};
 use gateway::{
-    Connector, DecisionLog, DecisionLogSettings, Disaggregation, Drained, Gateway, GatewayParts, InForce, Keys, Limits,
-    RetryRules, Rewriting, Rules, Waiting,
+    Connector, CountLimits, DecisionLog, DecisionLogSettings, Disaggregation, Drained, Gateway, GatewayParts, InForce,
+    Keys, Limits, RetryRules, Rewriting, Rules, Waiting,
 };
 use indexer::{Indexer, IndexerParts};
 use kv_blocks::HashScheme;
@@ -433,6 +433,9 @@ pub(crate) fn limits(settings: &Settings) -> Limits {
     Limits {
         max_head_bytes: server.max_head_bytes,
         max_body_bytes: server.max_body_bytes,
+        max_held_bytes: server.max_held_bytes,
+        memory_budget: server.memory_budget,
+        counts: CountLimits { choices: server.max_choices, prompts: server.max_prompts, stops: server.max_stop },
         max_headers: MAX_HEADERS,
         max_connections: server
             .max_connections
@@ -451,6 +454,7 @@ pub(crate) fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
         connect_timeout: request.connect_timeout,
         stream_idle: request.stream_idle_timeout,
         stream_total: request.stream_max_duration,
+        strict_streams: request.strict_stream_completion,
         retry: RetryRules {
             sends: retry.max_attempts.get(),
             base_delay: retry.base_delay,

@@ -251,7 +251,7 @@ fn what_is_not_there_answers_with_the_error_table() {
             "message": "string", "type": "string", "param": "null|string", "code": "string", "request_id": "string",
         },
     });
-    let later = ["/admin/config/history", "/admin/tenants", "/nope", "/"];
+    let later = ["/admin/tenants", "/nope", "/"];
     for path in later {
         let reply = get(&routed, path);
         assert_eq!(reply.status, 404, "{path}");
@@ -261,7 +261,7 @@ fn what_is_not_there_answers_with_the_error_table() {
         assert_eq!(reply.header("x-request-id"), body["request_id"].as_str());
         assert_eq!(reply.header("x-should-retry"), Some("false"));
     }
-    let wrong = RawClient::post(&routed.router.admin(), "/admin/workers", b"{}");
+    let wrong = RawClient::post(&routed.router.admin(), "/admin/streams", b"{}");
     assert_eq!((wrong.status, &wrong.json()["error"]["code"]), (405, &json!("method_not_allowed")));
     assert_eq!(wrong.header("allow"), Some("GET,HEAD"));
     let data = routed.router.data();
@@ -315,6 +315,10 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("warmroute_decisions", "counter", &["policy", "method"]),
     ("warmroute_panics", "counter", &[]),
     ("warmroute_upstream_failures", "counter", &["worker", "reason"]),
+    ("warmroute_upstream_throttled", "counter", &["worker"]),
+    ("warmroute_streams_incomplete", "counter", &["worker"]),
+    ("warmroute_memory_stage", "gauge", &[]),
+    ("warmroute_config_reloads", "counter", &["result"]),
     ("warmroute_prompt_tokens", "counter", &["worker"]),
     ("warmroute_predicted_cached_tokens", "counter", &["worker"]),
     ("warmroute_actual_cached_tokens", "counter", &["worker"]),
@@ -358,7 +362,8 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
 ];
 
 /// Families whose labels are not known before the first sample.
-const ONLY_WHEN_IT_HAPPENS: &[&str] = &["warmroute_shed", "warmroute_upstream_failures"];
+const ONLY_WHEN_IT_HAPPENS: &[&str] =
+    &["warmroute_shed", "warmroute_upstream_failures", "warmroute_upstream_throttled", "warmroute_streams_incomplete"];
 
 #[test]
 fn metrics_are_open_metrics_with_closed_label_sets_and_true_values() {

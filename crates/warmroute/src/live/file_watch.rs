@@ -55,6 +55,7 @@ async fn look(live: &Live) {
             (_, Some(_)) => drop(live.reload_because("file", false)),
             (Some(_), None) => {
                 tracing::error!(path = %path.display(), "the configuration file is gone: what it said stays in force");
+                live.set_refused(true);
             }
             (None, None) => {}
         }

@@ -13,7 +13,13 @@ mod members;
 mod sources;
 mod state_file;
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use admin::{Control, HistoryEntry, NamedWorker, NotTaken, Reloaded};
 use config::{Changes, Problem, Settings};
@@ -50,6 +56,8 @@ pub(crate) struct Live {
     started: Arc<Settings>,
     state: Mutex<State>,
     reloads: Family<Outcome, Counter>,
+    /// What is on disk was refused, or is gone.
+    refused: AtomicBool,
 }
 
 struct State {
@@ -83,7 +91,7 @@ impl Live {
         let mut history = History::default();
         history.applied(parts.clock.wall(), "start", Vec::new(), sources.clone());
         let state = Mutex::new(State { in_force: Arc::clone(&settings), sources, history });
-        Arc::new(Self { parts, started: settings, state, reloads })
+        Arc::new(Self { parts, started: settings, state, reloads, refused: AtomicBool::new(false) })
     }
 
     /// Reads the file anew, because of `why`.
@@ -91,7 +99,17 @@ impl Live {
         let state = &mut *self.state.lock();
         let mut sources = state.sources.clone();
         let settings = sources.reread().and_then(|()| sources.settings());
-        self.take(state, sources, settings, why, dry_run)
+        let reloaded = self.take(state, sources, settings, why, dry_run);
+        if !dry_run {
+            self.set_refused(!reloaded.applied);
+        }
+        reloaded
+    }
+
+    /// Whether the configuration on disk is another one than that in force.
+    fn set_refused(&self, refused: bool) {
+        self.refused.store(refused, Ordering::Relaxed);
+        self.parts.gateway.now().set_config_refused(refused);
     }
 
     /// Changes the workers that come from elsewhere than the file.
@@ -223,6 +241,10 @@ impl Control for Live {
 
     fn history(&self) -> Vec<HistoryEntry> {
         self.state.lock().history.entries()
+    }
+
+    fn is_refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
     }
 
     fn add_worker(&self, worker: NamedWorker, replace: bool) -> Result<(String, bool), NotTaken> {
