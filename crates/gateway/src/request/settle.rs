@@ -265,6 +265,10 @@ impl Settle {
             if !begun {
                 self.gateway.fleet.report_success(lease.target().worker);
             }
+            // It was asked for a model on its own list: there may be another engine on its port by now.
+            if status == 404 {
+                self.gateway.fleet.doubt(lease.target().worker);
+            }
             // Only the first event of a stream says when the prompt was computed: a whole reply comes after its last
             // token, and an error after nothing.
             if matches!(content, Content::Begun { kind: BodyKind::Events, .. }) && (200..300).contains(&status) {

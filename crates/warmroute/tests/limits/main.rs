@@ -10,7 +10,11 @@ mod harness;
 mod fleet;
 
 mod counts;
+mod heads;
 mod held_bytes;
+mod large_reply;
+mod leaving;
 mod memory;
+mod swapped_model;
 mod throttled;
 mod unfinished;
