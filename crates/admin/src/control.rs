@@ -67,6 +67,8 @@ pub trait Control: fmt::Debug + Send + Sync {
     fn rollback(&self, id: u64) -> Option<Reloaded>;
     /// The latest changes, newest first.
     fn history(&self) -> Vec<HistoryEntry>;
+    /// Whether the configuration on disk is another one than that in force, because it was refused.
+    fn is_refused(&self) -> bool;
     /// Takes a worker in; its name. `replace`: also in the place of one of that name, and then the second is true.
     ///
     /// # Errors
@@ -74,5 +76,9 @@ pub trait Control: fmt::Debug + Send + Sync {
     /// It was not taken, and nothing changed.
     fn add_worker(&self, worker: NamedWorker, replace: bool) -> Result<(String, bool), NotTaken>;
     /// Takes a worker out; `false`: there never was one of that name. Its running requests go on.
-    fn remove_worker(&self, name: &str) -> bool;
+    ///
+    /// # Errors
+    ///
+    /// Something else of the configuration needs it, and nothing changed.
+    fn remove_worker(&self, name: &str) -> Result<bool, NotTaken>;
 }

@@ -15,7 +15,7 @@ use prometheus_client::{
 };
 use routing::Router;
 
-use crate::AdminParts;
+use crate::{AdminParts, Control};
 
 /// Workers with a label of their own; speeds of the rest cannot be summed and are left out.
 const MOST_WORKERS: usize = 1024;
@@ -26,6 +26,7 @@ pub(crate) struct Gauges {
     router: Arc<Router>,
     index: Arc<KvIndex>,
     parity: Arc<Mutex<Book>>,
+    control: Arc<dyn Control>,
 }
 
 impl Gauges {
@@ -35,6 +36,7 @@ impl Gauges {
             router: Arc::clone(&parts.router),
             index: Arc::clone(&parts.index),
             parity: Arc::clone(&parts.parity),
+            control: Arc::clone(&parts.control),
         }
     }
 }
@@ -62,7 +64,7 @@ impl Collector for Gauges {
         out.gauges(
             "warmroute_degraded",
             "Parts that do not work as configured (1: degraded)",
-            degraded(&snapshot).map(|(part, is)| ([("part", part)], i64::from(is))),
+            degraded(&snapshot, self.control.is_refused()).map(|(part, is)| ([("part", part)], i64::from(is))),
         )?;
         let build = [("version", env!("CARGO_PKG_VERSION")), ("features", "none")];
         out.gauges("warmroute_build_info", "The program", [(build, 1)])
@@ -109,11 +111,11 @@ fn index(out: &mut Writer<'_>, stats: &IndexStats, blocks: [u64; Tier::ALL.len()
 }
 
 /// Every part that can be degraded, so that an alert on one never lacks its series.
-fn degraded(snapshot: &Snapshot) -> impl Iterator<Item = (&'static str, bool)> {
+fn degraded(snapshot: &Snapshot, config: bool) -> impl Iterator<Item = (&'static str, bool)> {
     let workers = snapshot.ready() < snapshot.workers.len() || snapshot.workers.is_empty();
     let tokenizer = snapshot.models.values().any(|model| model.artefacts.problem.is_some());
     let tls = snapshot.workers.iter().any(|worker| !worker.verified);
-    [("workers", workers), ("tokenizer", tokenizer), ("tls", tls)].into_iter()
+    [("workers", workers), ("tokenizer", tokenizer), ("tls", tls), ("config", config)].into_iter()
 }
 
 /// Gauges are signed; counts beyond half of a `u64` do not occur.

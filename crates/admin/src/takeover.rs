@@ -44,7 +44,9 @@ pub(crate) async fn give(State(parts): State<Arc<AdminParts>>, body: Bytes) -> R
         let message = r#"the body names no socket: `warmroute serve --takeover` sends {"socket": "/absolute/path"}"#;
         return answer::error(&ApiError::new(ErrorCode::InvalidRequest, message).param("socket"));
     };
-    match (parts.takeover.0)(&wish.socket) {
+    let give = Arc::clone(&parts.takeover.0);
+    let given = tokio::task::spawn_blocking(move || give(&wish.socket)).await;
+    match given.unwrap_or_else(|_| Err("the listening sockets could not be given".to_owned())) {
         Ok(()) => answer::json(&json!({"given": true})),
         Err(why) => answer::error(&ApiError::new(ErrorCode::Conflict, why)),
     }

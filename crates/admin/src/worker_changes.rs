@@ -95,8 +95,10 @@ fn not_taken(refused: NotTaken) -> Response {
 pub(crate) async fn remove(State(parts): State<Arc<AdminParts>>, Path(name): Path<String>) -> Response {
     let before = parts.fleet.snapshot();
     let worker = before.worker_named(&name).map(|worker| standing(&parts, worker, "draining"));
-    if !parts.control.remove_worker(&name) {
-        return answer::error(&workers::not_found(&name));
+    match parts.control.remove_worker(&name) {
+        Ok(true) => {}
+        Ok(false) => return answer::error(&workers::not_found(&name)),
+        Err(refused) => return not_taken(refused),
     }
     // A worker that is gone already was taken out before.
     let gone =

@@ -9,6 +9,7 @@ mod kv;
 mod models;
 mod redis;
 mod routing;
+mod server;
 mod tls;
 mod worker_events;
 mod workers;
@@ -31,11 +32,13 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
     listeners_are_safe(root, problems);
     tls::listeners_are_whole(root, problems);
     parity_ratios_are_in_order(root, problems);
+    server::a_body_fits(root.key("server"), problems);
     kv::weights_make_one(root.key("kv_cache_index").key("scoring"), problems);
     let kv_cache_index = kv::kv_cache_index(root, &workers, problems);
     redis::cache_has_a_server(root, problems);
     let routing = routing::routing(root.key("routing"), &workers, problems);
     let discovery = discovery::discovery(root.key("discovery"), problems);
+    discovery::hide_keys(root.key_mut("discovery"));
     let models = models::models(root.key("models"), problems);
     let model_aggregation = cache::model_aggregation(root.key("model_aggregation"), problems);
     let hooks = hooks::hooks(root.key("pre_routing_hooks"), problems);
@@ -176,6 +179,11 @@ fn server(section: &Checked) -> Server {
         insecure_open: section.key("insecure_open").bool(),
         max_head_bytes: section.key("max_head_bytes").size_in_memory(),
         max_body_bytes: section.key("max_body_bytes").size_in_memory(),
+        max_held_bytes: section.key("max_held_bytes").size(),
+        max_choices: section.key("max_choices").int(),
+        max_prompts: section.key("max_prompts").int(),
+        max_stop: section.key("max_stop").int(),
+        memory_budget: section.key("memory_budget").size_if_set(),
         max_connections: section.key("max_connections").count_or_word(),
         keep_alive: section.key("keep_alive").duration(),
         head_timeout: section.key("head_timeout").duration(),
@@ -251,6 +259,7 @@ fn request(section: &Checked) -> Request {
         max_retries: u32::try_from(section.key("max_retries").int()).unwrap_or(u32::MAX),
         stream_idle_timeout: section.key("stream_idle_timeout").duration(),
         stream_max_duration: section.key("stream_max_duration").duration(),
+        strict_stream_completion: section.key("strict_stream_completion").bool(),
         connect_timeout: section.key("connect_timeout").duration(),
         hedge_after: section.key("hedge_after").duration_if_set(),
     }

@@ -146,6 +146,13 @@ impl Checked {
         }
     }
 
+    pub(crate) fn size_if_set(&self) -> Option<u64> {
+        match self.value {
+            Value::Size(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
     pub(crate) fn size_in_memory(&self) -> usize {
         usize::try_from(self.size()).unwrap_or(usize::MAX)
     }

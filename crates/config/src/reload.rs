@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
 
-use crate::Settings;
+use crate::{Server, Settings};
 
 /// Keys, and sections with all below them, that count only from the next start on: sockets that are bound, tables that are
 /// sized and tasks that are started once.
@@ -16,7 +16,6 @@ pub(crate) const FIXED: &[&str] = &[
     "server.probe_listen",
     "server.tls",
     "server.max_connections",
-    "server.memory_budget",
     "server.runtime_threads",
     "server.drain_timeout",
     "server.drain_grace",
@@ -126,10 +125,19 @@ impl Settings {
     #[must_use]
     pub fn taken_over(mut self, started: &Self) -> Self {
         let (new, old) = (&mut self, started.clone());
-        let keep =
-            (new.server.max_head_bytes, new.server.max_body_bytes, new.server.keep_alive, new.server.head_timeout);
-        new.server = old.server;
-        (new.server.max_head_bytes, new.server.max_body_bytes, new.server.keep_alive, new.server.head_timeout) = keep;
+        let live = new.server.clone();
+        new.server = Server {
+            max_head_bytes: live.max_head_bytes,
+            max_body_bytes: live.max_body_bytes,
+            max_held_bytes: live.max_held_bytes,
+            max_choices: live.max_choices,
+            max_prompts: live.max_prompts,
+            max_stop: live.max_stop,
+            memory_budget: live.memory_budget,
+            keep_alive: live.keep_alive,
+            head_timeout: live.head_timeout,
+            ..old.server
+        };
         new.admin = old.admin;
         new.discovery = old.discovery;
         (new.models.defaults, new.models.entries) = (old.models.defaults, old.models.entries);

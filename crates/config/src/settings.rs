@@ -144,6 +144,16 @@ pub struct Server {
     pub max_head_bytes: usize,
     /// Longest accepted request body, bytes.
     pub max_body_bytes: usize,
+    /// Bytes of the bodies of all running requests.
+    pub max_held_bytes: u64,
+    /// Most completions of one prompt; 0 = off.
+    pub max_choices: u64,
+    /// Most prompts of one request; 0 = off.
+    pub max_prompts: u64,
+    /// Most texts to stop at; 0 = off.
+    pub max_stop: u64,
+    /// Memory of the process near which things are given up.
+    pub memory_budget: Option<u64>,
     /// Most open client connections; `None` = from the file descriptor limit.
     pub max_connections: Option<NonZeroU32>,
     /// An idle client connection is closed after this.
@@ -207,6 +217,8 @@ pub struct Request {
     pub stream_idle_timeout: Duration,
     /// A stream is cut after this long in any case.
     pub stream_max_duration: Duration,
+    /// A stream that ends without having said that it is whole is cut.
+    pub strict_stream_completion: bool,
     /// Time for one TCP connect.
     pub connect_timeout: Duration,
     /// Where no byte came within this, another worker is asked too.

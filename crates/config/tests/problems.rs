@@ -293,6 +293,21 @@ fn a_listener_that_others_can_reach_must_be_meant() {
 }
 
 #[test]
+#[contract("F76")]
+fn all_bodies_together_may_not_be_fewer_bytes_than_one_body() {
+    for (yaml, path) in [
+        ("server: {max_held_bytes: 1MiB}", "server.max_held_bytes"),
+        ("server: {max_body_bytes: 2GiB}", "server.max_body_bytes"),
+        ("server: {max_body_bytes: 2MiB, max_held_bytes: 1MiB}", "server.max_held_bytes"),
+    ] {
+        let problem = problem(yaml);
+        assert_eq!(problem.path, path, "{yaml}");
+        assert_eq!(problem.expected.as_deref(), Some("max_held_bytes >= max_body_bytes"));
+    }
+    sources::settings("server: {max_body_bytes: 2GiB, max_held_bytes: 2GiB}");
+}
+
+#[test]
 fn parity_ratios_that_contradict_each_other_are_one_problem_that_names_both() {
     for (text, path, message) in [
         (

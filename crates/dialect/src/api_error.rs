@@ -17,12 +17,14 @@ pub struct ApiError {
     pub param: Option<String>,
     /// When to come back, in seconds; see [`Self::retry_after`].
     pub retry_after_s: Option<u32>,
+    /// What is counted as its cause, where several share a code. No client sees it.
+    pub cause: Option<&'static str>,
 }
 
 impl ApiError {
     /// An error with its code's status.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { status: code.status(), code, message: message.into(), param: None, retry_after_s: None }
+        Self { status: code.status(), code, message: message.into(), param: None, retry_after_s: None, cause: None }
     }
 
     /// Names the field or header at fault.
@@ -37,6 +39,18 @@ impl ApiError {
     pub fn with_status(mut self, status: u16) -> Self {
         self.status = status;
         self
+    }
+
+    /// Names its cause among those that share the code.
+    #[must_use]
+    pub fn because(mut self, cause: &'static str) -> Self {
+        self.cause = Some(cause);
+        self
+    }
+
+    /// What it is counted as: its cause, else its code.
+    pub fn counted_as(&self) -> &'static str {
+        self.cause.unwrap_or(self.code.as_str())
     }
 
     /// Says when to come back.

@@ -40,7 +40,12 @@ pub struct Chunk<'a> {
     pub has_output: bool,
     /// The id under which an engine keeps it, of `/v1/responses`.
     pub response_id: Option<Cow<'a, str>>,
+    /// It is the event that ends a stream of messages or of a response.
+    pub is_last: bool,
 }
+
+/// Types of the events that end a stream, where no choice says why it finished.
+const LAST_EVENTS: [&str; 4] = ["message_stop", "response.completed", "response.incomplete", "response.failed"];
 
 impl<'a> Chunk<'a> {
     /// Reads the data of one event, or a whole body. `None` if it is not a JSON object.
@@ -62,6 +67,7 @@ impl<'a> Chunk<'a> {
                 "choices" => chunk.read_choices(value),
                 "error" if !value.is_null() => chunk.error = Some(error(value)),
                 "id" => id = value.string(),
+                "type" => chunk.is_last = value.string().is_some_and(|kind| LAST_EVENTS.contains(&&*kind)),
                 "object" => is_response = value.as_str() == "\"response\"",
                 // The events of a response carry it whole.
                 "response" => chunk.read_response(value),
@@ -74,6 +80,16 @@ impl<'a> Chunk<'a> {
         }
         chunk.response_id = chunk.response_id.or_else(|| id.filter(|_| is_response));
         Some(chunk)
+    }
+
+    /// Whether the engine says with it that the reply has come to its end.
+    ///
+    /// ```
+    /// let chunk = dialect::Chunk::read(br#"{"type":"message_stop"}"#).unwrap();
+    /// assert!(chunk.ends());
+    /// ```
+    pub fn ends(&self) -> bool {
+        self.is_last || self.finish_reason.is_some()
     }
 
     fn read_response(&mut self, response: RawJson<'a>) {

@@ -11,6 +11,7 @@ mod anthropic;
 mod api_error;
 mod cache_control;
 mod chunk;
+mod counts;
 mod error_code;
 mod hook;
 mod json;
@@ -33,6 +34,7 @@ pub use anthropic::{
 pub use api_error::ApiError;
 pub use cache_control::with_cache_control;
 pub use chunk::{Chunk, InBandError, Usage, finish_reason, in_band_error, is_done, usage_from_body, usage_from_chunk};
+pub use counts::Counts;
 pub use error_code::ErrorCode;
 pub use hook::{HookAnswer, hook_answer, hook_question, named_model};
 pub use json::{JsonError, MAX_DEPTH, MAX_NODES, RawJson};

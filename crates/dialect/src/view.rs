@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use crate::{
-    ApiError, ErrorCode,
+    ApiError, Counts, ErrorCode,
     json::{self, JsonError, RawJson},
     prompts,
 };
@@ -46,6 +46,8 @@ pub struct RequestView<'a> {
     pub max_tokens: Option<u32>,
     /// Number of completions wanted.
     pub n: Option<u32>,
+    /// How many things it asks for, read so that no way of writing them hides any.
+    pub counts: Counts,
     /// Engine-side priority, as the body gives it.
     pub priority: Option<i64>,
     /// The salt that keeps its blocks apart from others'.
@@ -270,6 +272,7 @@ keys! {
     MaxTokens "max_tokens"
     MaxCompletionTokens "max_completion_tokens"
     N "n"
+    Stop "stop"
     Priority "priority"
     CacheSalt "cache_salt"
     SessionParams "session_params"
@@ -362,6 +365,7 @@ impl<'a> Fields<'a> {
             },
             max_tokens: count(Key::MaxCompletionTokens).or_else(|| count(Key::MaxTokens)),
             n: count(Key::N),
+            counts: Counts::of(self.get(Key::N), self.get(Key::Stop), self.lists(dialect)),
             priority: integer(Key::Priority),
             cache_salt: self.get(Key::CacheSalt).and_then(RawJson::string),
             session: Session {
@@ -388,6 +392,18 @@ impl<'a> Fields<'a> {
             skips_prefix_cache: wants_prompt_logprobs || self.get(Key::KvTransferParams).is_some(),
             fidelity: Fidelity::Exact,
         })
+    }
+
+    /// What may hold several prompts.
+    fn lists(&self, dialect: Dialect) -> impl Iterator<Item = (&'static str, RawJson<'a>)> {
+        let keys: &[Key] = match dialect {
+            Dialect::Chat | Dialect::Responses | Dialect::Messages => &[],
+            Dialect::Completions => &[Key::Prompt],
+            Dialect::Embeddings => &[Key::Input],
+            Dialect::Rerank => &[Key::Documents],
+            Dialect::Score => &[Key::Text1, Key::Text2, Key::Queries, Key::Documents, Key::Items],
+        };
+        keys.iter().filter_map(|key| self.get(*key).map(|value| (key.name(), value)))
     }
 
     /// Texts that are computed and of which nothing is generated: load, and no prefix of anything.

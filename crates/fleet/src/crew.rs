@@ -43,6 +43,7 @@ struct Keeper {
     id: WorkerId,
     name: Arc<str>,
     url: WorkerUrl,
+    tls: config::WorkerTls,
     /// Not configured any more.
     leaving: bool,
     orders: watch::Sender<Arc<Orders>>,
@@ -71,7 +72,10 @@ impl Crew {
         let hands = &mut *self.hands.lock();
         let Hands { given, keepers } = &mut *hands;
         let all = roster.orders(self.scheme, |worker, url| {
-            let same = |keeper: &&Keeper| !keeper.leaving && *keeper.name == *worker.name && keeper.url == *url;
+            // Who believes other certificates talks to another one, as far as anybody can tell.
+            let same = |keeper: &&Keeper| {
+                !keeper.leaving && *keeper.name == *worker.name && keeper.url == *url && keeper.tls == worker.tls
+            };
             keepers.iter().find(same).map_or_else(
                 || {
                     *given += 1;
@@ -89,6 +93,12 @@ impl Crew {
             let taken = all.iter().any(|orders| orders.name == keeper.name);
             self.board.change(keeper.id, |entry| entry.leave(taken));
         }
+        // One that still ends its requests may have had that name before.
+        for keeper in keepers.iter().filter(|keeper| keeper.leaving) {
+            if all.iter().any(|orders| orders.name == keeper.name) {
+                self.board.change(keeper.id, |entry| entry.leave(true));
+            }
+        }
         for (orders, worker) in all.into_iter().zip(&roster.workers) {
             if let Some(keeper) = keepers.iter().find(|keeper| keeper.id == orders.id) {
                 self.board.change(orders.id, |entry| entry.configure(worker));
@@ -101,20 +111,20 @@ impl Crew {
                 });
             } else {
                 self.board.add(Entry::first(worker, &orders, health, &self.board.clock));
-                keepers.push(self.hire(orders));
+                keepers.push(self.hire(orders, worker.tls.clone()));
             }
         }
         Ok(())
     }
 
-    fn hire(&self, orders: Orders) -> Keeper {
+    fn hire(&self, orders: Orders, tls: config::WorkerTls) -> Keeper {
         let (id, name, url) = (orders.id, Arc::clone(&orders.name), orders.asker.url().clone());
         let orders = watch::Sender::new(Arc::new(orders));
         let stop = watch::Sender::new(false);
         let (board, artefacts) = (Arc::clone(&self.board), Arc::clone(&self.artefacts));
         let supervisor = Supervisor::new(board, artefacts, Arc::clone(&self.on_verdict), orders.subscribe());
         let task = tokio::spawn(supervisor.run(stop.subscribe()));
-        Keeper { id, name, url, leaving: false, orders, stop, task }
+        Keeper { id, name, url, tls, leaving: false, orders, stop, task }
     }
 
     /// See [`crate::Fleet::drain`].

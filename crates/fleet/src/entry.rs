@@ -123,9 +123,10 @@ impl Entry {
     /// It is not configured any more. Its name may be another's from now on, who must be told apart from it.
     pub(crate) fn leave(&mut self, name_is_taken: bool) {
         self.admission = Admission::Closed;
-        if name_is_taken {
+        let number = format!("~{}", self.view.id.0);
+        if name_is_taken && !self.view.name.ends_with(&number) {
             let view = Arc::make_mut(&mut self.view);
-            view.name = format!("{}~{}", view.name, view.id.0).into();
+            view.name = format!("{}{number}", view.name).into();
         }
     }
 

@@ -19,6 +19,8 @@ pub enum FailureKind {
     Unavailable,
     /// The body ended or stalled after the head.
     MidStream,
+    /// A stream that ended as if it were whole, and had not said so.
+    Incomplete,
 }
 
 impl FailureKind {
@@ -33,6 +35,7 @@ impl FailureKind {
             Self::Status => "status",
             Self::Unavailable => "unavailable",
             Self::MidStream => "mid_stream",
+            Self::Incomplete => "incomplete",
         }
     }
 }

@@ -138,7 +138,14 @@ impl Fleet {
         self.board.request_failed(worker, kind);
     }
 
-    /// A request's head arrived with a status below 500. Cheap and non-blocking.
+    /// A worker does not know what it was asked for by the list that it gave: it is looked at soon. Cheap and
+    /// non-blocking; unknown workers are ignored.
+    pub fn doubt(&self, worker: WorkerId) {
+        self.board.doubt(worker);
+    }
+
+    /// A request was answered, whole where that is not known from its head, with a status below 500. Cheap and
+    /// non-blocking.
     pub fn report_success(&self, worker: WorkerId) {
         self.board.request_succeeded(worker);
     }

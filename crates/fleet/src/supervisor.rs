@@ -324,7 +324,7 @@ impl Supervisor {
     async fn take_orders(&mut self) {
         let orders = Arc::clone(&self.given.borrow_and_update());
         (self.look, self.aside) = (None, None);
-        if orders.streams != self.orders.streams {
+        if orders.streams.differ_from(&self.orders.streams) {
             // What one stream told is nothing to the next one.
             let id = self.orders.id;
             let followed = self.board.with(id, |entry| entry.followed(|_| true)).unwrap_or_default();

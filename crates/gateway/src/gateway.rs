@@ -30,10 +30,12 @@ use crate::{
     keys::Keys,
     load_telemetry::LoadCollector,
     lobby::{Lobby, Waiting},
+    memory::Memory,
     metrics::{ClusterResults, Metrics},
     model_lists::{ModelListSettings, ModelLists},
     model_names::ModelNames,
     model_routing::ModelRouting,
+    on_hold::OnHold,
     prefix_telemetry::PrefixCollector,
     request::{
         ClusterSettings, Clusters, Disaggregation, Hedging, HookSettings, Hooks, Identify, Prefills, ReplyHeaders,
@@ -53,6 +55,12 @@ pub struct Limits {
     pub max_head_bytes: usize,
     /// Longest request body, bytes.
     pub max_body_bytes: usize,
+    /// Bytes of all bodies that are held at once.
+    pub max_held_bytes: u64,
+    /// Bytes of memory in use, near which things are given up; `None` = however many.
+    pub memory_budget: Option<u64>,
+    /// Of what a request may ask for how many.
+    pub counts: CountLimits,
     /// Most header fields.
     pub max_headers: usize,
     /// Client connections open at once.
@@ -67,6 +75,17 @@ pub struct Limits {
     pub log_requests: bool,
 }
 
+/// How many things one request may ask for; 0 = as many as it likes.
+#[derive(Clone, Copy, Debug)]
+pub struct CountLimits {
+    /// Completions of one prompt.
+    pub choices: u64,
+    /// Prompts.
+    pub prompts: u64,
+    /// Texts to stop at.
+    pub stops: u64,
+}
+
 /// Times and retries of one request.
 #[derive(Clone, Debug)]
 pub struct Rules {
@@ -78,6 +97,8 @@ pub struct Rules {
     pub stream_idle: Duration,
     /// Of a running stream as a whole.
     pub stream_total: Duration,
+    /// Whether a stream that ends without having said that it is whole is cut.
+    pub strict_streams: bool,
     /// Retries.
     pub retry: RetryRules,
     /// How prompts are hashed.
@@ -179,10 +200,14 @@ pub struct Gateway {
     pub(crate) alike: Arc<Alike>,
     pub(crate) model_lists: Arc<ModelLists>,
     pub(crate) hedging: Arc<Hedging>,
+    pub(crate) on_hold: Arc<OnHold>,
+    pub(crate) memory: Arc<Memory>,
     /// Requests whose account is open.
     pub(crate) running: Arc<AtomicU64>,
     /// Whether a drain has begun.
     pub(crate) leaving: Arc<AtomicBool>,
+    /// Whether the configuration on disk is not the one in force, because it was refused.
+    pub(crate) config_refused: Arc<AtomicBool>,
     budget: RetryBudget,
 }
 
@@ -209,7 +234,7 @@ impl RequestRules {
         Self {
             timeout: rules.timeout,
             connect_timeout: rules.connect_timeout,
-            stream: StreamLimits { idle: rules.stream_idle, total: rules.stream_total },
+            stream: StreamLimits { idle: rules.stream_idle, total: rules.stream_total, strict: rules.strict_streams },
             retry: rules.retry,
             busy_threshold: rules.busy_threshold,
             engine_priority: rules.engine_priority,
@@ -275,6 +300,8 @@ impl Gateway {
             budget: RetryBudget::new(rules.retry.budget_ratio),
             reservations: Arc::new(Reservations::new(rules.reservation_ttl)),
             response_homes: Arc::default(),
+            on_hold: Arc::default(),
+            memory: Arc::new(Memory::registered(registry)),
             prefill: Prefills::new(rules.disaggregation),
             rules: RequestRules::of(rules),
             metrics: Arc::new(Metrics::new(registry)),
@@ -283,6 +310,7 @@ impl Gateway {
             cut: Arc::default(),
             running: Arc::default(),
             leaving: Arc::default(),
+            config_refused: Arc::default(),
             ids: Arc::new(ids),
         }
     }
@@ -323,10 +351,13 @@ impl Gateway {
             alike: Arc::clone(&self.alike),
             model_lists: Arc::clone(&self.model_lists),
             hedging: Arc::clone(&self.hedging),
+            on_hold: Arc::clone(&self.on_hold),
+            memory: Arc::clone(&self.memory),
             clusters: self.clusters.clone(),
             shared_prefixes: self.shared_prefixes.clone(),
             running: Arc::clone(&self.running),
             leaving: Arc::clone(&self.leaving),
+            config_refused: Arc::clone(&self.config_refused),
         }
     }
 
@@ -335,11 +366,17 @@ impl Gateway {
         self.running.load(Ordering::Relaxed)
     }
 
+    /// Whether the configuration on disk was refused, for `/health`.
+    pub fn set_config_refused(&self, refused: bool) {
+        self.config_refused.store(refused, Ordering::Relaxed);
+    }
+
     /// Tells router, parity and reservations that time has passed.
     pub(crate) fn tick(&self) {
         let now = self.clock.now();
         self.desk.tick();
         self.judge.tick(now);
+        self.on_hold.tick(now);
         self.reservations.tick(now, &self.fleet.snapshot(), &self.ring);
     }
 

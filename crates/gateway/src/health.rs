@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 
-use crate::Gateway;
+use crate::{Gateway, memory::Stage};
 
 /// `GET /health`.
 #[derive(Debug, Serialize)]
@@ -55,6 +55,12 @@ impl Gateway {
         degraded.extend(snapshot.workers.iter().filter(|it| !it.verified).map(|it| format!("tls:{}", it.name)));
         if self.fleet.prefixes().is_some_and(fleet::Prefixes::is_cut_off) {
             degraded.push("redis".to_owned());
+        }
+        if self.config_refused.load(Ordering::Relaxed) {
+            degraded.push("config".to_owned());
+        }
+        if self.memory.stage() > Stage::Normal {
+            degraded.push("memory".to_owned());
         }
         degraded.sort();
         let status = match (ready, degraded.is_empty()) {

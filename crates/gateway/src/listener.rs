@@ -18,6 +18,7 @@ use tokio::{
 use crate::{
     Gateway, InForce,
     client_stream::{AnsweringBody, ClientStream},
+    memory::{self, ThisProcess},
     request,
 };
 
@@ -60,9 +61,11 @@ pub async fn serve(gateway: Arc<InForce>, listeners: net::Listeners, phase: watc
     let ticking = ticking(gateway.now());
     let learning = learning(gateway.now());
     let listing = gateway.now();
+    let remembering = Arc::clone(&gateway);
     tokio::select! {
         drained = accept_and_drain(gateway, listeners, phase) => drained,
         never = ticking => match never {},
+        never = memory::watch(&remembering, ThisProcess) => match never {},
         never = learning => match never {},
         never = listing.keep_model_list() => match never {},
     }
@@ -97,6 +100,7 @@ async fn accept_and_drain(
     mut phase: watch::Receiver<Phase>,
 ) -> Drained {
     let room = Arc::new(Semaphore::new(gateway.now().limits.max_connections));
+    let memory = Arc::clone(&gateway.now().memory);
     let announced = tokio::spawn(announce(gateway.now(), phase.clone()));
     let mut connections = JoinSet::new();
     loop {
@@ -105,6 +109,11 @@ async fn accept_and_drain(
             permit = Arc::clone(&room).acquire_owned() => permit.ok(),
             () = reached(&mut phase, Phase::HandedOver) => break,
         };
+        // Out of memory they wait there, too.
+        tokio::select! {
+            () = memory.has_room() => {}
+            () = reached(&mut phase, Phase::HandedOver) => break,
+        }
         let stream = tokio::select! {
             accepted = listeners.accept() => match accepted {
                 Ok(stream) => stream,
@@ -114,6 +123,7 @@ async fn accept_and_drain(
                     continue;
                 }
             },
+            () = memory.is_full() => continue,
             () = reached(&mut phase, Phase::HandedOver) => break,
         };
         while connections.try_join_next().is_some() {}

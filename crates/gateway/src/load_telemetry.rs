@@ -6,10 +6,10 @@ use fleet::{Fleet, Snapshot, WorkerView};
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metrics::MetricType};
 use routing::Router;
 
-use crate::lobby::Lobby;
-
-/// Workers with a label of their own; the load of the rest is summed as `other`.
-const MOST_WORKERS: usize = 1024;
+use crate::{
+    lobby::Lobby,
+    worker_labels::{MOST_WORKERS, OTHER},
+};
 
 /// Reads leases and requests in flight.
 #[derive(Debug)]
@@ -48,14 +48,14 @@ impl Collector for LoadCollector {
     }
 }
 
-/// Requests in flight on each worker by its name; those beyond [`MOST_WORKERS`] are one sum, `other`.
+/// Requests in flight on each worker by its name; those beyond [`MOST_WORKERS`] are one sum, [`OTHER`].
 pub(crate) fn in_flight_by_worker<'a>(snapshot: &'a Snapshot, router: &Router) -> Vec<(&'a str, i64)> {
     let load =
         |worker: &WorkerView| -> i64 { worker.targets().map(|target| i64::from(router.load(target).in_flight)).sum() };
     let (named, rest) = snapshot.workers.split_at(snapshot.workers.len().min(MOST_WORKERS));
     let mut loads: Vec<_> = named.iter().map(|worker| (&*worker.name, load(worker))).collect();
     if !rest.is_empty() {
-        loads.push(("other", rest.iter().map(|worker| load(worker)).sum()));
+        loads.push((OTHER, rest.iter().map(|worker| load(worker)).sum()));
     }
     loads
 }

@@ -1,7 +1,7 @@
 //! The request path's own metric families.
 //!
-//! Label sets are closed: routes, outcomes, classes and reasons come from enums, and worker names from the fleet, which
-//! bounds them. Combinations of enums exist at 0 from the start, so that their rates and ratios always give data; those
+//! Label sets are closed: routes, outcomes, classes and reasons come from enums, and of worker names the first 1024 that
+//! were ever there (`worker_labels`). Combinations of enums exist at 0 from the start, so that their rates and ratios always give data; those
 //! with a worker's name come with its first sample.
 
 use std::{sync::atomic::AtomicU64, time::Duration};
@@ -23,7 +23,7 @@ use routing::{
     receipt::{AttemptClass, AttemptResult, OutcomeKind, PromptSource, Timing},
 };
 
-use crate::{request::Won, routes::ROUTES};
+use crate::{request::Won, routes::ROUTES, worker_labels::WorkerLabels};
 
 /// Labels of a request counter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -57,6 +57,11 @@ struct PolicyMethod {
 struct PolicyLabel {
     policy: &'static str,
 }
+
+/// Why requests are shed whose error has the code `overloaded` too: their bodies would be too much at once, or the process
+/// has too little memory left.
+pub(crate) const HELD_BYTES: &str = "held_bytes";
+pub(crate) const MEMORY: &str = "memory";
 
 /// A prefill that was handed over, and one whose request ended first.
 const PREFILLED: &str = "ok";
@@ -166,12 +171,15 @@ pub(crate) struct Settled<'a> {
 /// All families of the request path.
 #[derive(Debug)]
 pub(crate) struct Metrics {
+    workers: WorkerLabels,
     requests: Family<RouteOutcome, Counter>,
     attempts: Family<ClassResult, Counter>,
     shed: Family<Reason, Counter>,
     decisions: Family<PolicyMethod, Counter>,
     pub(crate) panics: Counter,
     upstream_failures: Family<WorkerReason, Counter>,
+    upstream_throttled: Family<Worker, Counter>,
+    streams_incomplete: Family<Worker, Counter>,
     prompt_tokens: Family<Worker, Counter>,
     predicted_cached_tokens: Family<Worker, Counter>,
     actual_cached_tokens: Family<Worker, Counter>,
@@ -192,12 +200,15 @@ impl Metrics {
     /// Registers every family under its documented name (the encoder adds `_total` to counters).
     pub(crate) fn new(registry: &mut Registry) -> Self {
         let metrics = Self {
+            workers: WorkerLabels::default(),
             requests: Family::default(),
             attempts: Family::default(),
             shed: Family::default(),
             decisions: Family::default(),
             panics: Counter::<u64, AtomicU64>::default(),
             upstream_failures: Family::default(),
+            upstream_throttled: Family::default(),
+            streams_incomplete: Family::default(),
             prompt_tokens: Family::default(),
             predicted_cached_tokens: Family::default(),
             actual_cached_tokens: Family::default(),
@@ -225,6 +236,8 @@ impl Metrics {
             decisions "warmroute_decisions" "Placement decisions";
             panics "warmroute_panics" "Requests that ended in a panic";
             upstream_failures "warmroute_upstream_failures" "Failures of workers as requests saw them";
+            upstream_throttled "warmroute_upstream_throttled" "Requests that workers answered with 429";
+            streams_incomplete "warmroute_streams_incomplete" "Streams that ended without saying that they were whole";
             prompt_tokens "warmroute_prompt_tokens" "Prompt tokens that workers reported";
             predicted_cached_tokens "warmroute_predicted_cached_tokens" "Cached tokens predicted at decision time";
             actual_cached_tokens "warmroute_actual_cached_tokens" "Cached tokens that workers reported";
@@ -267,7 +280,21 @@ impl Metrics {
 
     /// A worker failed a request.
     pub(crate) fn worker_failed(&self, worker: &str, reason: &'static str) {
-        self.upstream_failures.get_or_create(&WorkerReason { worker: worker.to_owned(), reason }).inc();
+        self.upstream_failures.get_or_create(&WorkerReason { worker: self.workers.label(worker), reason }).inc();
+    }
+
+    /// A worker answered with 429.
+    pub(crate) fn throttled(&self, worker: &str) {
+        self.upstream_throttled.get_or_create(&self.labelled(worker)).inc();
+    }
+
+    /// A worker's stream ended without saying that it is whole.
+    pub(crate) fn stream_incomplete(&self, worker: &str) {
+        self.streams_incomplete.get_or_create(&self.labelled(worker)).inc();
+    }
+
+    fn labelled(&self, worker: &str) -> Worker {
+        Worker { worker: self.workers.label(worker) }
     }
 
     /// A request was turned away.
@@ -308,7 +335,7 @@ impl Metrics {
             }
         }
         let Some(won) = settled.won else { return };
-        let worker = Worker { worker: won.worker.to_string() };
+        let worker = self.labelled(&won.worker);
         if let Some(ttft) = settled.ttft {
             self.ttft.get_or_create(&worker).observe(ttft.as_secs_f64());
         }
@@ -346,6 +373,9 @@ impl Metrics {
             ErrorCode::Draining,
         ] {
             drop(self.shed.get_or_create(&Reason { reason: reason.as_str() }));
+        }
+        for reason in [HELD_BYTES, MEMORY] {
+            drop(self.shed.get_or_create(&Reason { reason }));
         }
         for route in ROUTES {
             for outcome in OutcomeKind::ALL {

@@ -33,9 +33,12 @@ impl ResponseHomes {
     pub(crate) fn learn(&self, id: &str, worker: WorkerId, now: Moment) {
         let key = xxh3_128(id.as_bytes());
         let mut homes = self.0.lock();
-        if homes.by_id.insert(key, (worker, now)).is_none() || homes.order.back().is_none_or(|(last, _)| *last != key) {
-            homes.order.push_back((key, now));
+        // A stream names its response with every event: it is learned once.
+        if homes.by_id.get(&key).is_some_and(|(known, at)| *known == worker && now.since(*at) <= TTL) {
+            return;
         }
+        homes.by_id.insert(key, (worker, now));
+        homes.order.push_back((key, now));
         while homes.order.len() > MOST || homes.order.front().is_some_and(|(_, learned)| now.since(*learned) > TTL) {
             let Some((oldest, learned)) = homes.order.pop_front() else { break };
             // It may have been learned anew since.
@@ -86,5 +89,20 @@ mod tests {
         }
         let inside = homes.0.lock();
         assert!(inside.by_id.len() <= inside.order.len() && inside.order.len() <= MOST);
+    }
+
+    #[test]
+    fn a_response_that_is_named_again_and_again_is_remembered_once() {
+        let homes = ResponseHomes::default();
+        for second in 0..100 {
+            homes.learn("a", WorkerId(1), at(second));
+            homes.learn("b", WorkerId(2), at(second));
+        }
+        let inside = homes.0.lock();
+        assert_eq!((inside.by_id.len(), inside.order.len()), (2, 2));
+        drop(inside);
+        homes.learn("c", WorkerId(1), at(2 * 3600));
+        let inside = homes.0.lock();
+        assert_eq!((inside.by_id.len(), inside.order.len()), (1, 1), "what is old goes");
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Each router has its own. One that several routers share would answer the same two questions.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use dialect::RequestView;
 use kv_blocks::{Moment, WorkerId};
 use parking_lot::Mutex;
@@ -22,11 +24,17 @@ pub struct SharedPrefixSettings {
 pub(crate) struct SharedPrefixes {
     prefix_chars: usize,
     memory: Mutex<PrefixMemory>,
+    /// What is there stays, and nothing new comes.
+    closed: AtomicBool,
 }
 
 impl SharedPrefixes {
     pub(crate) fn new(settings: SharedPrefixSettings) -> Self {
-        Self { prefix_chars: settings.prefix_chars, memory: Mutex::new(PrefixMemory::new(settings.memory)) }
+        Self {
+            prefix_chars: settings.prefix_chars,
+            memory: Mutex::new(PrefixMemory::new(settings.memory)),
+            closed: AtomicBool::new(false),
+        }
     }
 
     /// Hash of the model and of how its prompt begins; `None` where there is no text.
@@ -41,6 +49,18 @@ impl SharedPrefixes {
     }
 
     pub(crate) fn served(&self, now: Moment, key: u64, worker: WorkerId, random: u64) {
-        self.memory.lock().served(now, key, worker, random);
+        if !self.closed.load(Ordering::Relaxed) {
+            self.memory.lock().served(now, key, worker, random);
+        }
+    }
+
+    /// Whether new beginnings are remembered.
+    pub(crate) fn take_new(&self, takes: bool) {
+        self.closed.store(!takes, Ordering::Relaxed);
+    }
+
+    /// Remembers half of what it may at most.
+    pub(crate) fn shrink(&self) {
+        self.memory.lock().shrink();
     }
 }

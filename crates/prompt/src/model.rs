@@ -139,6 +139,16 @@ impl PromptModel {
         Ok((tokens, u32::try_from(new_tokens).unwrap_or(u32::MAX)))
     }
 
+    /// Whether the ids of text that is new are remembered for the next turn, as they are at first.
+    pub fn take_new(&self, takes: bool) {
+        self.tokenizer.take_new(takes);
+    }
+
+    /// Forgets the ids of text that was not met lately: at least half of what may be remembered.
+    pub fn shrink(&self) {
+        self.tokenizer.shrink();
+    }
+
     /// Bytes of a text whose tokens are not known from earlier texts: what [`Self::predicted_cost`] is about. Looking that
     /// up costs little beside computing them.
     pub fn new_bytes(&self, text: &str, add_special_tokens: bool) -> usize {

@@ -85,7 +85,20 @@ impl PrefixMemory {
         self.by_use.remove(&used);
         self.entries.insert(key, Entry { worker, written: now, used: 0 });
         self.touch(key);
-        while self.entries.len() > self.settings.max_entries
+        self.keep_at_most(self.settings.max_entries);
+    }
+
+    /// Keeps at most half of the entries that are allowed, and gives back the memory of the others.
+    pub fn shrink(&mut self) {
+        let most = self.settings.max_entries / 2;
+        if self.entries.len() > most {
+            self.keep_at_most(most);
+            self.entries.shrink_to_fit();
+        }
+    }
+
+    fn keep_at_most(&mut self, most: usize) {
+        while self.entries.len() > most
             && let Some((_, oldest)) = self.by_use.pop_first()
         {
             self.entries.remove(&oldest);

@@ -105,7 +105,9 @@ impl Handing {
         let given = self.give(socket).inspect_err(|_| self.asked.store(false, Ordering::Release));
         let (stream, shared) = given.map_err(|error| format!("the listening sockets could not be given: {error}"))?;
         let this = Arc::clone(self);
-        tokio::task::spawn_blocking(move || this.wait(&stream, &shared));
+        // A thread that nobody waits for: this process may be told to end meanwhile.
+        let waiting = std::thread::Builder::new().name("takeover".to_owned());
+        waiting.spawn(move || this.wait(&stream, &shared)).map_err(|error| error.to_string())?;
         Ok(())
     }
 
@@ -176,6 +178,11 @@ pub(crate) async fn ask(settings: &Settings) -> Result<Option<Given>, TakeoverEr
     if listen.port() == Some(0) {
         // Nobody can be at a place that is not known yet.
         return Ok(None);
+    }
+    if settings.admin.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some()) {
+        let why = "--takeover cannot show a certificate to an admin listener with admin.tls.client_ca: stop the running process, \
+                   then start this one";
+        return Err(TakeoverError::new(why));
     }
     let mut url = admin_url(&listen, settings.admin.tls.is_some())?;
     if settings.admin.tls.is_some() {

@@ -2,49 +2,37 @@
 
 mod before_routing;
 mod content_routing;
+mod from_settings;
 mod listeners;
 mod model_routing;
 
-use std::{
-    hash::{BuildHasher, RandomState},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use admin::{Access, AdminParts, Doctor, Drain, DryRun, Takeover, Token};
-use config::{BlockHashKind, Listen, Problem, Settings};
+use admin::{Access, AdminParts, Control, Doctor, Drain, DryRun, Takeover, Token};
+use config::{Listen, Problem, Settings};
 use doctor::{Options, Probe, Surroundings, USUAL_TIMEOUT};
 use fleet::{Fleet, FleetParts, HubCache, OnVerdict, Roster};
-use gateway::{
-    Connector, DecisionLog, DecisionLogSettings, Disaggregation, Drained, Gateway, GatewayParts, InForce, Keys, Limits,
-    Probes, RetryRules, Rewriting, Rules, Waiting,
-};
+use gateway::{DecisionLog, Drained, Gateway, GatewayParts, InForce, Keys, Probes};
 use indexer::{Indexer, IndexerParts};
-use kv_blocks::HashScheme;
-use kv_index::{IndexSettings, KvIndex};
+use kv_index::KvIndex;
 use net::{Clock, Destinations, ListenAddr, ListenError};
 use parity::Book;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
 use routing::{
-    OverlapMeasure, Policy, PrefixTally, QueueSettings, RingSettings, Router, RoutingSettings, ScoringSettings,
-    SessionMode,
+    PrefixTally, Router,
     receipt::{Ring, RingLimits},
 };
 use tokio::{sync::watch, task::JoinHandle};
 
-use self::listeners::Bound;
+pub(crate) use self::from_settings::{limits, routing, rules, scheme};
+use self::{from_settings::thresholds, listeners::Bound};
 use crate::{
     drain::{Draining, NewConnections, Usual},
     live::{self, Live, Sources},
     serve,
     takeover::{self, Given, Handing, TakeoverError},
 };
-
-/// Most header fields of a request.
-const MAX_HEADERS: usize = 100;
-/// A client that takes nothing of its reply for this long is given up.
-const CLIENT_STALL: Duration = Duration::from_secs(300);
 
 /// Before a process that takes over accepts: long enough for workers that answer.
 const LONGEST_FIRST_LOOK: Duration = Duration::from_secs(15);
@@ -118,6 +106,8 @@ pub(crate) async fn start(settings: Settings, sources: Sources, extras: Extras) 
     if let Some(probe) = probe {
         match listeners::probes(&gateway, &probe, running.draining.phases(), taken).await {
             Ok(probes) => *running.probes.get_mut() = Some(probes),
+            // The other process is ending: clients are served, whoever probes has to notice.
+            Err(error) if taken => tracing::error!(%error, "probes are not answered"),
             Err(error) => {
                 running.stop().await;
                 return Err(error.into());
@@ -138,14 +128,7 @@ async fn start_on(
     let clock = Clock::system();
     let mut registry = Registry::default();
     let scheme = scheme(&settings);
-    let index = Arc::new(KvIndex::new(IndexSettings {
-        scheme,
-        memory_budget: settings.kv_events.memory_budget,
-        prediction_max_blocks: settings.kv_events.prediction.max_blocks,
-        unconfirmed_ttl: settings.kv_events.prediction.ttl,
-        prune_target_ratio: settings.kv_events.prediction.prune_target_ratio,
-        secret: RandomState::new().hash_one("index"),
-    }));
+    let index = Arc::new(KvIndex::new(from_settings::index(&settings, scheme)));
     let router = Arc::new(Router::new(routing(&settings), Arc::clone(&index)));
     let ring = Arc::new(Ring::new(RingLimits {
         entries: settings.decisions.ring_entries,
@@ -154,7 +137,7 @@ async fn start_on(
     let parity = Arc::new(Mutex::new(Book::new(thresholds(&settings.parity))));
     let prefix_tally = Arc::new(PrefixTally::default());
     let in_force = Arc::new(settings.clone());
-    let look = doctor(&in_force, extras.keys.required());
+    let asks_key = extras.keys.required();
     let (limits, rules) = (limits(&settings), rules(&settings, scheme));
     let (admin_token, admin_local) = (extras.token, settings.admin.listen.is_local());
     let serve_metrics = settings.metrics.enabled;
@@ -174,15 +157,7 @@ async fn start_on(
         },
         &mut registry,
     )?);
-    let log = settings.decisions.log.map(|log| {
-        let settings = DecisionLogSettings {
-            path: log.path,
-            interval: log.interval,
-            chains: log.chains,
-            include_request_text: log.include_request_text,
-        };
-        DecisionLog::new(settings, &mut registry)
-    });
+    let log = settings.decisions.log.map(|log| DecisionLog::new(from_settings::decision_log(log), &mut registry));
     let gateway = InForce::new(Gateway::new(
         GatewayParts {
             fleet: Arc::clone(&fleet),
@@ -222,7 +197,7 @@ async fn start_on(
         ring: Arc::clone(&ring),
         parity,
         prefix_tally,
-        control: Arc::clone(&live) as Arc<dyn admin::Control>,
+        control: Arc::clone(&live) as Arc<dyn Control>,
         registry: Arc::new(RwLock::new(registry)),
         serve_metrics,
         drain: drain(&draining, &gateway),
@@ -230,7 +205,7 @@ async fn start_on(
             let handing = Arc::clone(&handing);
             move |socket| handing.to(socket)
         }),
-        doctor: look,
+        doctor: doctor(&live, asks_key),
         dry_run: dry_run(&gateway, limits.max_body_bytes),
         clock,
     };
@@ -240,9 +215,14 @@ async fn start_on(
     let mut addresses = data.addresses().into_iter();
     // There is always a first one.
     let data_address = addresses.next().unwrap_or_else(|| ListenAddr::tcp("0.0.0.0", 0));
+    let watch_task = tokio::spawn(live::keep(Arc::clone(&live)));
     if taken {
         // Whoever is accepted from now on is to find workers that are known: the other process serves meanwhile.
-        let _ = tokio::time::timeout(LONGEST_FIRST_LOOK, fleet.first_verdicts()).await;
+        let known = async {
+            live.first_found().await;
+            fleet.first_verdicts().await;
+        };
+        let _ = tokio::time::timeout(LONGEST_FIRST_LOOK, known).await;
     }
     let listening = gateway::serve(Arc::clone(&gateway), data, draining.phases());
     let running = Running {
@@ -254,7 +234,7 @@ async fn start_on(
         fleet,
         stop,
         stop_admin,
-        watch_task: tokio::spawn(live::watch(live)),
+        watch_task,
         data_task: tokio::spawn(Arc::clone(&draining).carry(listening)),
         draining,
         handing,
@@ -277,7 +257,8 @@ impl Running {
         if done.wait_for(|done| *done).await.is_err() {
             return std::future::pending().await;
         }
-        // Operators and probes are the other process's from now on.
+        // Operators, probes and what they change are the other process's from now on.
+        self.watch_task.abort();
         self.stop_admin.send_replace(true);
         let probes = self.probes.lock().take();
         if let Some(probes) = probes {
@@ -317,14 +298,14 @@ pub(crate) fn usable(settings: Settings) -> Result<Settings, Vec<Problem>> {
     }
 }
 
-/// Looks at the workers of these settings, beside the fleet that uses them.
-fn doctor(settings: &Arc<Settings>, api_key: bool) -> Doctor {
-    let settings = Arc::clone(settings);
-    let surroundings = Arc::new(surroundings(&settings, api_key));
+/// Looks at the workers of the settings in force, beside the fleet that uses them.
+fn doctor(live: &Arc<Live>, api_key: bool) -> Doctor {
+    let live = Arc::clone(live);
     Doctor::new(move |probe| {
-        let (settings, surroundings) = (Arc::clone(&settings), Arc::clone(&surroundings));
+        let settings = live.settings();
         let probe = if probe { Probe::Send } else { Probe::Nothing };
         async move {
+            let surroundings = surroundings(&settings, api_key);
             let report = doctor::diagnose(&settings, &surroundings, Options { probe, timeout: USUAL_TIMEOUT }).await;
             serde_json::to_value(report).unwrap_or_default()
         }
@@ -360,168 +341,5 @@ pub(crate) fn address(listen: &Listen) -> ListenAddr {
     match listen {
         Listen::Tcp(address) => ListenAddr::tcp(address.ip().to_string(), address.port()),
         Listen::Unix(path) => ListenAddr::unix(path),
-    }
-}
-
-/// How tokens become hashes.
-pub(crate) fn scheme(settings: &Settings) -> HashScheme {
-    match settings.kv_events.block_hash {
-        BlockHashKind::Xxh3 => HashScheme::Xxh3 { seed: settings.kv_events.block_hash_seed },
-        BlockHashKind::Fnv1a => HashScheme::Fnv1a,
-    }
-}
-
-/// The settings of the decision.
-pub(crate) fn routing(settings: &Settings) -> RoutingSettings {
-    let routing = &settings.routing;
-    RoutingSettings {
-        // A test reads every word that the configuration takes.
-        policy: routing.policy.parse().unwrap_or(Policy::Warm),
-        ring: RingSettings {
-            virtual_nodes: settings.prefix_routing.virtual_nodes,
-            load_factor_epsilon: settings.prefix_routing.load_factor_epsilon,
-            seed: routing.hash_seed_of_rings,
-        },
-        continuum_ring: settings.prefix_routing.enabled,
-        scoring: scoring(&settings.kv_cache_index.scoring),
-        overlap_weight: routing.overlap_weight,
-        temperature: routing.temperature,
-        speculative: routing.speculative,
-        speculative_ttl: routing.speculative_ttl,
-        prediction_ttl: settings.kv_events.prediction.ttl,
-        medium_weights: model_routing::medium_weights(routing.medium_weights),
-        dynamo: model_routing::dynamo(routing.dynamo),
-        session: match routing.session.mode {
-            config::SessionMode::Soft => SessionMode::Soft,
-            config::SessionMode::Hard => SessionMode::Hard,
-            config::SessionMode::Off => SessionMode::Off,
-        },
-        queue: QueueSettings {
-            enabled: settings.queue.enabled,
-            hold_above: settings.queue.hold_above,
-            ageing: settings.queue.ageing,
-            max_entries: settings.queue.max_entries,
-            max_bytes: settings.queue.max_bytes,
-        },
-        track_active_blocks: routing.track_active_blocks,
-        kept_candidates: settings.decisions.candidates,
-        ..RoutingSettings::default()
-    }
-}
-
-fn thresholds(settings: &config::Parity) -> parity::Settings {
-    parity::Settings {
-        window: settings.window,
-        min_joined: settings.min_joined,
-        drift_ratio: settings.drift_ratio,
-        downgrade_ratio: settings.downgrade_ratio,
-        recover_ratio: settings.recover_ratio,
-    }
-}
-
-fn scoring(scoring: &config::Scoring) -> ScoringSettings {
-    ScoringSettings {
-        overlap_measure: if scoring.relative { OverlapMeasure::Relative } else { OverlapMeasure::PromptFraction },
-        overlap_weight: scoring.overlap_weight,
-        load_weight: scoring.load_weight,
-        health_weight: scoring.health_weight,
-        min_overlap_threshold: scoring.min_overlap_threshold,
-        gpu_tier_weight: scoring.gpu_tier_weight,
-        storage_tier_weight: scoring.storage_tier_weight,
-    }
-}
-
-pub(crate) fn limits(settings: &Settings) -> Limits {
-    let server = &settings.server;
-    Limits {
-        max_head_bytes: server.max_head_bytes,
-        max_body_bytes: server.max_body_bytes,
-        max_headers: MAX_HEADERS,
-        max_connections: server
-            .max_connections
-            .map_or_else(crate::limits::max_connections, |most| usize::try_from(most.get()).unwrap_or(usize::MAX)),
-        keep_alive: server.keep_alive,
-        head_timeout: server.head_timeout,
-        client_stall: CLIENT_STALL,
-        log_requests: settings.logging.requests,
-    }
-}
-
-pub(crate) fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
-    let (request, retry) = (&settings.request, &settings.retry);
-    Rules {
-        timeout: request.timeout,
-        connect_timeout: request.connect_timeout,
-        stream_idle: request.stream_idle_timeout,
-        stream_total: request.stream_max_duration,
-        retry: RetryRules {
-            sends: retry.max_attempts.get(),
-            base_delay: retry.base_delay,
-            max_delay: retry.max_delay,
-            exponential: retry.exponential_backoff,
-            jitter: retry.jitter,
-            budget_ratio: retry.budget_ratio,
-        },
-        scheme,
-        tokenize_budget: settings.routing.tokenize_budget,
-        busy_threshold: settings.routing.busy_threshold,
-        engine_priority: settings.queue.engine_priority,
-        by_model: model_routing::by_model(&settings.routing),
-        reservation_ttl: settings.routing.reservation_ttl,
-        max_prefix_bytes: settings.prefix_routing.max_prefix_length,
-        // Names that are none were refused with the configuration.
-        session_headers: settings.routing.session.headers.iter().filter_map(|name| name.parse().ok()).collect(),
-        disaggregation: disaggregation(settings),
-        clusters: settings.routing.semantic_clusters.as_ref().map(content_routing::clusters),
-        names: before_routing::names(&settings.models),
-        hooks: before_routing::hooks(&settings.hooks),
-        headers: before_routing::headers(settings.compat),
-        deduplication: settings.cache.deduplication,
-        model_lists: before_routing::model_lists(settings),
-        hedge_after: request.hedge_after,
-        shared_prefixes: settings.routing.shared_prefix_routing.map(content_routing::shared_prefixes),
-        rewriting: Rewriting {
-            cache_control: settings.prefix_routing.anthropic_cache_control_injection,
-            volatile_prefix: settings.prefix_routing.strip_volatile_prefix,
-        },
-        waiting: Waiting {
-            busy: settings.queue.enabled.then_some(settings.queue.wait),
-            nobody: settings.queue.engine_wait_timeout,
-            max_entries: settings.queue.max_entries,
-            max_bytes: settings.queue.max_bytes,
-        },
-    }
-}
-
-fn disaggregation(settings: &Settings) -> Disaggregation {
-    Disaggregation {
-        connector: settings.disaggregation.enabled.then_some(match settings.disaggregation.connector {
-            config::Connector::Nixl => Connector::Nixl,
-            config::Connector::Mooncake => Connector::Mooncake,
-            config::Connector::Sglang => Connector::Sglang,
-        }),
-        uncached_token_threshold: settings.disaggregation.uncached_token_threshold,
-        prefill_policy: model_routing::policy(settings.routing.prefill_policy),
-        decode_policy: model_routing::policy(settings.routing.decode_policy),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_policy_that_the_configuration_takes_is_there_and_the_other_way_round() {
-        let schema = config::schema();
-        let words =
-            schema["properties"]["routing"]["properties"]["policy"]["enum"].as_array().expect("a list of words");
-        let known: Vec<Policy> = words
-            .iter()
-            .map(|word| word.as_str().expect("a word").parse().unwrap_or_else(|error| panic!("{error}")))
-            .collect();
-        for policy in Policy::ALL {
-            assert_eq!(known.iter().filter(|known| **known == policy).count(), 1, "{policy}");
-        }
-        assert_eq!(known.len(), Policy::ALL.len());
     }
 }

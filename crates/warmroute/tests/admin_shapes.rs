@@ -315,6 +315,10 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("warmroute_decisions", "counter", &["policy", "method"]),
     ("warmroute_panics", "counter", &[]),
     ("warmroute_upstream_failures", "counter", &["worker", "reason"]),
+    ("warmroute_upstream_throttled", "counter", &["worker"]),
+    ("warmroute_streams_incomplete", "counter", &["worker"]),
+    ("warmroute_memory_stage", "gauge", &[]),
+    ("warmroute_config_reloads", "counter", &["result"]),
     ("warmroute_prompt_tokens", "counter", &["worker"]),
     ("warmroute_predicted_cached_tokens", "counter", &["worker"]),
     ("warmroute_actual_cached_tokens", "counter", &["worker"]),
@@ -363,7 +367,13 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
 ];
 
 /// Families whose labels are not known before the first sample.
-const ONLY_WHEN_IT_HAPPENS: &[&str] = &["warmroute_shed", "warmroute_upstream_failures", "warmroute_hooks"];
+const ONLY_WHEN_IT_HAPPENS: &[&str] = &[
+    "warmroute_shed",
+    "warmroute_upstream_failures",
+    "warmroute_hooks",
+    "warmroute_upstream_throttled",
+    "warmroute_streams_incomplete",
+];
 
 #[test]
 fn metrics_are_open_metrics_with_closed_label_sets_and_true_values() {

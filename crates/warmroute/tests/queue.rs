@@ -52,7 +52,8 @@ fn a_request_waits_while_the_only_worker_computes_a_long_prompt_and_the_shortest
 }
 
 #[test]
-fn a_client_that_leaves_while_it_waits_gives_its_place_up() {
+#[contract("F33")]
+fn a_client_that_leaves_while_it_waits_gives_its_place_up_and_is_never_sent_on() {
     let routed = Routed::with(&[SLOW], "", &[]);
     let long = ask(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
     eventually("the long prompt to be under way", || (metric(&routed.router, "warmroute_leases") == 1.0).then_some(()));
@@ -68,6 +69,7 @@ fn a_client_that_leaves_while_it_waits_gives_its_place_up() {
             .status,
         200
     );
+    assert_eq!(routed.engines[0].stats()["requests"], 2, "the long one and the last one");
 }
 
 #[test]

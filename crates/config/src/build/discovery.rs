@@ -18,6 +18,17 @@ pub(super) fn discovery(section: &Checked, problems: &mut Vec<Draft>) -> Discove
     }
 }
 
+/// Hides the keys in what stands for workers, whose section hides its own.
+pub(super) fn hide_keys(section: &mut Checked) {
+    for name in section.key_mut("dns").items_mut() {
+        if let Value::Free(serde_json::Value::Object(entry)) = &mut name.key_mut("worker").value
+            && let Some(key) = entry.get_mut("api_key")
+        {
+            *key = "***".into();
+        }
+    }
+}
+
 fn dns(name: &Checked, at: usize, problems: &mut Vec<Draft>) -> Option<DnsName> {
     let path = |key: &str| format!("discovery.dns[{at}].{key}");
     let host = name.key("host").text().filter(|host| is_host(host));

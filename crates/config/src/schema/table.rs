@@ -97,6 +97,15 @@ const SERVER: &[Key] = &[
     key("max_head_bytes", size(8 << 10, 1 << 20), "32KiB", "Longest request head; above: 431."),
     key("max_body_bytes", size(1, 4 << 30), "32MiB", "Longest request body; above: 413."),
     key(
+        "max_held_bytes",
+        size(1, 1 << 50),
+        "1GiB",
+        "Bytes of the bodies of all running requests; what does not fit: 503. At least `max_body_bytes`.",
+    ),
+    key("max_choices", ANY_INT, "128", "Most completions of one prompt (`n`); above: 400; 0 = off."),
+    key("max_prompts", ANY_INT, "2048", "Most prompts, or texts to compute, in one request; above: 400; 0 = off."),
+    key("max_stop", ANY_INT, "64", "Most texts to stop at (`stop`, `stop_sequences`); above: 400; 0 = off."),
+    key(
         "max_connections",
         Kind::WordOr(AUTO, &Kind::Int { min: 1, max: 10_000_000 }),
         "auto",
@@ -112,7 +121,13 @@ const SERVER: &[Key] = &[
         "How long new connections are still served after SIGTERM or `POST /admin/drain`, while readiness says no: whoever \
          balances load needs as long to notice. SIGINT does not wait.",
     ),
-    key("memory_budget", size(64 << 20, 1 << 50), "~", "Memory at which load is shed.").later(),
+    key(
+        "memory_budget",
+        size(16 << 20, 1 << 50),
+        "~",
+        "Memory of the process (RSS) near which things are given up: at 80 % half of the caches, at 90 % what caches would take \
+         in and bodies above 1 MiB (503), at 95 % new requests (503), at 98 % new connections; unset = no budget.",
+    ),
     key(
         "runtime_threads",
         Kind::WordOr(AUTO, &Kind::Int { min: 1, max: 1_024 }),
@@ -415,6 +430,13 @@ const REQUEST: &[Key] = &[
     key("retry_delay", SECONDS_OR_ZERO, "1s", "First delay; counts only when set while `retry.base_delay` is not."),
     key("stream_idle_timeout", SECONDS, "120s", "A stream without a byte for this long is cut."),
     key("stream_max_duration", SECONDS, "3600s", "A stream is cut after this in any case."),
+    key(
+        "strict_stream_completion",
+        Kind::Bool,
+        "false",
+        "A stream that the engine ends without `finish_reason` and without `[DONE]` is cut with an error event, instead of \
+         passing as it is.",
+    ),
     key("connect_timeout", SECONDS, "1s", "Time for one TCP connect."),
     key(
         "hedge_after",

@@ -82,6 +82,16 @@ pub(crate) struct StreamSettings {
 }
 
 impl StreamSettings {
+    /// Whether a stream that runs says something else under these. Who else is on the host only matters for finding one, and
+    /// a key for who connects anew.
+    pub(crate) fn differ_from(&self, other: &Self) -> bool {
+        self.own != other.own
+            || self.all != other.all
+            || self.url != other.url
+            || self.block_size != other.block_size
+            || self.scheme != other.scheme
+    }
+
     /// Whether events are wanted of this worker.
     pub(crate) fn wanted(&self) -> bool {
         self.all.enabled && self.own.source != EventSource::None

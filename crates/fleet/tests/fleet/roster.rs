@@ -101,3 +101,37 @@ async fn a_drained_worker_stays_drained_over_a_change_and_is_used_again_when_it_
     assert_eq!(running.fleet.drain("nobody", true), None);
     running.fleet.stop().await;
 }
+
+#[tokio::test]
+async fn a_worker_that_comes_again_has_its_name_also_while_the_one_before_still_ends_its_requests() {
+    let (one, two) = (FakeEngine::serving("m").await, FakeEngine::serving("m").await);
+    let parts = parts(vec![worker("w1", &one.url()), worker("w2", &two.url())]);
+    let both = parts.roster.clone();
+    let running = start(parts);
+    running.ready("w1").await;
+    let old = running.ready("w2").await;
+    let mut alone = both.clone();
+    alone.workers.truncate(1);
+    running.fleet.apply(&alone).unwrap();
+    running.fleet.apply(&both).unwrap();
+    let new = running.ready("w2").await;
+    assert_ne!(new.id, old.id);
+    assert_eq!(&*running.fleet.snapshot().worker(old.id).unwrap().name, format!("w2~{}", old.id.0));
+    running.fleet.apply(&both).unwrap();
+    assert_eq!(&*running.fleet.snapshot().worker(old.id).unwrap().name, format!("w2~{}", old.id.0), "once");
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+async fn who_is_to_believe_other_certificates_is_connected_to_anew() {
+    let engine = FakeEngine::serving("m").await;
+    let parts = parts(vec![worker("w1", &engine.url())]);
+    let mut roster = parts.roster.clone();
+    let running = start(parts);
+    let before = running.ready("w1").await;
+    roster.workers[0].tls.insecure_skip_verify = true;
+    running.fleet.apply(&roster).unwrap();
+    let after = running.ready("w1").await;
+    assert!(after.id != before.id && !after.verified);
+    running.fleet.stop().await;
+}

@@ -120,7 +120,12 @@ impl Flight {
 
     /// Nobody is left to drive what this one drove: the others are woken.
     pub(super) fn leave(&self, id: u64) {
-        self.shared.lock().readers.retain(|(known, _)| *known != id);
+        {
+            let mut shared = self.shared.lock();
+            shared.readers.retain(|(known, _)| *known != id);
+            // It may have been the one that the others waited for.
+            shared.trim();
+        }
         self.wakers.forget(id);
         self.wakers.wake_all();
     }

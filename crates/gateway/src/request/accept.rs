@@ -10,9 +10,9 @@ use http::{HeaderMap, Method, Uri, header, request::Parts, uri::PathAndQuery};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use kv_blocks::Moment;
-use prometheus_client::metrics::gauge::Gauge;
 use routing::Policy;
 
+use super::held_body::{HeldBody, Room};
 use crate::{
     Gateway,
     keys::Presented,
@@ -41,50 +41,14 @@ pub(crate) struct Overrides {
     pub(crate) priority: i32,
 }
 
-/// A request body, counted while it is held.
-#[derive(Debug)]
-pub(crate) struct HeldBody {
-    bytes: Bytes,
-    gauge: Gauge,
-}
-
 impl Call {
     /// The same call in other words.
     pub(crate) fn said(&self, target: PathAndQuery, body: Bytes) -> Self {
-        let body = HeldBody::new(body, self.body.gauge.clone());
-        let (headers, overrides) = (self.headers.clone(), self.overrides.clone());
+        let body = self.body.beside(body);
+        let (mut headers, overrides) = (self.headers.clone(), self.overrides.clone());
+        // Its reply is read here.
+        headers.remove(header::ACCEPT_ENCODING);
         Self { request_id: Arc::clone(&self.request_id), received: self.received, target, headers, body, overrides }
-    }
-}
-
-impl Clone for HeldBody {
-    fn clone(&self) -> Self {
-        Self::new(self.bytes.clone(), self.gauge.clone())
-    }
-}
-
-impl HeldBody {
-    fn new(bytes: Bytes, gauge: Gauge) -> Self {
-        gauge.inc_by(i64::try_from(bytes.len()).unwrap_or(i64::MAX));
-        Self { bytes, gauge }
-    }
-
-    /// The client's bytes; sharing them copies nothing.
-    pub(crate) fn bytes(&self) -> &Bytes {
-        &self.bytes
-    }
-
-    /// Other bytes take the place of the client's.
-    pub(crate) fn replace(&mut self, bytes: Bytes) {
-        let len = |bytes: &Bytes| i64::try_from(bytes.len()).unwrap_or(i64::MAX);
-        self.gauge.inc_by(len(&bytes).saturating_sub(len(&self.bytes)));
-        self.bytes = bytes;
-    }
-}
-
-impl Drop for HeldBody {
-    fn drop(&mut self) {
-        self.gauge.dec_by(i64::try_from(self.bytes.len()).unwrap_or(i64::MAX));
     }
 }
 
@@ -144,11 +108,10 @@ pub(crate) async fn call(
     }
     identity_encoding(&parts.headers)?;
     let overrides = overrides(&parts.headers)?;
-    let bytes = match route.body {
-        Body::None => Bytes::new(),
-        Body::Limited => read(body, gateway.limits.max_body_bytes).await?,
+    let body = match route.body {
+        Body::None => HeldBody::none(&gateway.metrics.held_body_bytes),
+        Body::Limited => read(gateway, body).await?,
     };
-    let body = HeldBody::new(bytes, gateway.metrics.held_body_bytes.clone());
     let target = parts.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     Ok(Call { request_id, received, target, headers: parts.headers, body, overrides })
 }
@@ -196,16 +159,20 @@ fn identity_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-async fn read(body: &mut Incoming, limit: usize) -> Result<Bytes, ApiError> {
+async fn read(gateway: &Gateway, body: &mut Incoming) -> Result<HeldBody, ApiError> {
+    let (limit, most_held) = (gateway.limits.max_body_bytes, gateway.limits.max_held_bytes);
     let too_large = |size: u64| {
         ApiError::new(
             ErrorCode::BodyTooLarge,
             format!("the request body has {size} bytes or more, at most {limit} are accepted"),
         )
     };
-    if let Some(announced) = body.size_hint().exact().filter(|size| *size > limit as u64) {
-        return Err(too_large(announced));
+    let announced = body.size_hint().exact();
+    if let Some(size) = announced.filter(|size| *size > limit as u64) {
+        return Err(too_large(size));
     }
+    gateway.memory.admit(announced.unwrap_or(0))?;
+    let mut room = Room::take(&gateway.metrics.held_body_bytes, announced.unwrap_or(0), most_held)?;
     // Nearly every body comes in one or two frames: the first is kept as it is, and copied only if a second follows.
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
@@ -227,6 +194,10 @@ async fn read(body: &mut Incoming, limit: usize) -> Result<Bytes, ApiError> {
         if size + data.len() > limit {
             return Err(too_large((size + data.len()) as u64));
         }
+        if announced.is_none() {
+            gateway.memory.admit((size + data.len()) as u64)?;
+            room.grow(data.len() as u64, most_held)?;
+        }
         if size == 0 {
             first = data;
         } else {
@@ -237,7 +208,7 @@ async fn read(body: &mut Incoming, limit: usize) -> Result<Bytes, ApiError> {
             rest.extend_from_slice(&data);
         }
     }
-    Ok(if rest.is_empty() { first } else { rest.freeze() })
+    Ok(HeldBody::new(if rest.is_empty() { first } else { rest.freeze() }, room))
 }
 
 /// Reads what is left of a body that nobody wants, so that the client gets its answer and not a reset connection. Gives

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dialect::{ApiError, ErrorCode};
 use fleet::{ModelView, Snapshot, Unusable, WorkerState, WorkerView};
-use kv_blocks::{DpRank, Identity, Moment};
+use kv_blocks::{DpRank, Identity, Moment, WorkerId};
 use routing::{
     Answer, Candidate, Decision, ExcludeReason, Excluded, Job, Method, Overrides, Patience, Pin, Plan, PotentialLoad,
     PrefillLeg, PrefillPool, Refusal, Stopwatch,
@@ -215,6 +215,12 @@ fn with_job<T>(
         pin = pin.filter(|pin| !prefill.iter().any(|candidate| pin.allows(candidate.target)));
         prefill.clear();
     }
+    if !gateway.on_hold.is_empty() {
+        let now = gateway.clock.now();
+        let on_hold = |worker| gateway.on_hold.has(worker, now);
+        spare(on_hold, pin, &mut candidates, &mut excluded);
+        spare(on_hold, pin, &mut prefill, &mut not_prefill);
+    }
     if let Some(cluster) = ties.cluster.as_ref().filter(|_| pin.is_none()) {
         keep_together(cluster, &mut candidates, &mut excluded);
         keep_together(cluster, &mut prefill, &mut not_prefill);
@@ -250,6 +256,23 @@ fn with_job<T>(
         stopwatch: &stopwatch,
     };
     act(gateway.clock.now(), &job)
+}
+
+/// Leaves out who asked to be left alone, unless nobody else may be asked.
+fn spare(
+    on_hold: impl Fn(WorkerId) -> bool,
+    pin: Option<Pin>,
+    candidates: &mut Vec<Candidate>,
+    excluded: &mut Vec<Excluded>,
+) {
+    let may_be_asked = |candidate: &Candidate| pin.is_none_or(|pin| pin.allows(candidate.target));
+    let spared = |candidate: &Candidate| may_be_asked(candidate) && on_hold(candidate.target.worker);
+    if !candidates.iter().any(|candidate| may_be_asked(candidate) && !spared(candidate)) {
+        return;
+    }
+    for candidate in candidates.extract_if(.., |candidate| spared(candidate)) {
+        excluded.push(Excluded { target: candidate.target, name: candidate.name, reason: ExcludeReason::Busy });
+    }
 }
 
 /// Leaves out who is not of the cluster, unless nobody of it is there.

@@ -55,6 +55,8 @@ pub(crate) struct Failure {
     pub(crate) status: Option<u16>,
     /// What is told to the fleet.
     pub(crate) kind: Option<FailureKind>,
+    /// The worker asked to be left alone for so long.
+    pub(crate) wait: Option<Duration>,
     /// What the client gets when nothing else is tried.
     pub(crate) reply: LastWord,
 }
@@ -158,6 +160,9 @@ async fn content(
                 let content = Content::Begun { first, rest: body, connection, kind: BodyKind::Events };
                 Ok(Committed { head, content })
             }
+            None if gateway.rules.stream.strict => {
+                Err(Failure::unfinished("the worker's stream ended before its first event: try again".to_owned()))
+            }
             None => {
                 gateway.pools.give_back(worker.id, connection, gateway.clock);
                 Ok(Committed { head, content: Content::Whole(Bytes::new()) })
@@ -211,7 +216,7 @@ pub(crate) async fn next_data(body: &mut Incoming) -> Option<hyper::Result<Bytes
     }
 }
 
-fn is_event_stream(headers: &HeaderMap) -> bool {
+pub(super) fn is_event_stream(headers: &HeaderMap) -> bool {
     headers
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
@@ -254,6 +259,7 @@ impl Failure {
                 result: AttemptResult::ConnectFailed,
                 status: None,
                 kind: Some(if refused { FailureKind::Refused } else { FailureKind::ConnectTimeout }),
+                wait: None,
                 reply: LastWord::Error(no_worker()),
             },
             SendFailure::NoHead => Self::no_answer(),
@@ -267,6 +273,7 @@ impl Failure {
             result: AttemptResult::ResetBeforeHead,
             status: None,
             kind: Some(FailureKind::ResetBeforeHead),
+            wait: None,
             reply: LastWord::Error(ApiError::new(
                 ErrorCode::UpstreamReset,
                 "the worker closed the connection before it answered, and no other worker could take the request: \
@@ -311,6 +318,8 @@ impl Failure {
             result: AttemptResult::Status,
             status: Some(status.as_u16()),
             kind,
+            // A 503 is looked into: the worker may be loading, and is used again as soon as it is not.
+            wait: wait.filter(|_| status == StatusCode::TOO_MANY_REQUESTS).map(|s| Duration::from_secs(s.into())),
             reply,
         }
     }
@@ -321,6 +330,7 @@ impl Failure {
             result: AttemptResult::Status,
             status: Some(status),
             kind: Some(FailureKind::Status),
+            wait: None,
             reply: LastWord::Error(
                 ApiError::new(
                     ErrorCode::Internal,
@@ -337,8 +347,14 @@ impl Failure {
             result: AttemptResult::Protocol,
             status: None,
             kind: Some(FailureKind::Protocol),
+            wait: None,
             reply: LastWord::Error(ApiError::new(ErrorCode::UpstreamProtocol, message)),
         }
+    }
+
+    /// A stream that says nothing at all: the client would take it for an answer.
+    fn unfinished(message: String) -> Self {
+        Self { kind: Some(FailureKind::Incomplete), ..Self::protocol(message) }
     }
 
     pub(super) fn timeout(limit: Duration) -> Self {
@@ -347,6 +363,7 @@ impl Failure {
             result: AttemptResult::Timeout,
             status: None,
             kind: Some(FailureKind::FirstByteTimeout),
+            wait: None,
             reply: LastWord::Error(ApiError::new(
                 ErrorCode::FirstByteTimeout,
                 format!("no answer within {} s (request.timeout): try again later", limit.as_secs_f64()),
@@ -361,6 +378,7 @@ impl Failure {
             result: AttemptResult::Timeout,
             status: None,
             kind: None,
+            wait: None,
             reply: LastWord::Error(
                 ApiError::new(
                     ErrorCode::Draining,

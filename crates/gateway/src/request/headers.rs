@@ -42,13 +42,15 @@ pub(crate) fn upstream(client: &HeaderMap, host: HeaderValue, api_key: Option<&s
     let named = named_by_connection(client);
     let mut out = HeaderMap::with_capacity(client.len() + 2);
     out.insert(HOST, host);
-    for (name, value) in client {
-        let stays = HOP_BY_HOP.contains(name)
+    let stays = |name: &HeaderName| {
+        HOP_BY_HOP.contains(name)
             || CREDENTIALS.contains(name)
             || [HOST, CONTENT_LENGTH, EXPECT, UPGRADE, DP_RANK].contains(name)
             || name.as_str().starts_with(OURS)
-            || named.contains(name);
-        if !stays {
+            || named.contains(name)
+    };
+    for (name, value) in client {
+        if !stays(name) && !twin_of(name).is_some_and(|twin| stays(&twin) || is_of_proxies(&twin)) {
             out.append(name, value.clone());
         }
     }
@@ -57,6 +59,17 @@ pub(crate) fn upstream(client: &HeaderMap, host: HeaderValue, api_key: Option<&s
         out.entry(name).or_insert(value);
     }
     out
+}
+
+/// The name that some servers take this one for: they make no difference between `_` and `-`.
+fn twin_of(name: &HeaderName) -> Option<HeaderName> {
+    let name = name.as_str();
+    name.contains('_').then(|| HeaderName::try_from(name.replace('_', "-")).ok()).flatten()
+}
+
+/// Fields in which proxies tell where a request came from.
+fn is_of_proxies(name: &HeaderName) -> bool {
+    name.as_str().starts_with("x-forwarded-") || name.as_str() == "x-real-ip"
 }
 
 /// The head of the client's reply: the worker's fields, less those of its connection and those about its insides.
@@ -160,5 +173,21 @@ mod tests {
         ]);
         let want = map(&[("content-type", "text/event-stream"), ("x-engine-hint", "kept")]);
         assert_eq!(downstream(&reply), want);
+    }
+
+    #[test]
+    #[contract("S26")]
+    fn a_name_with_underscores_is_no_way_around_what_stays_behind() {
+        let client = map(&[
+            ("x_api_key", "k"),
+            ("transfer_encoding", "chunked"),
+            ("x_warmroute_worker", "a"),
+            ("x_forwarded_for", "127.0.0.1"),
+            ("x-forwarded_proto", "https"),
+            ("x_custom", "1"),
+        ]);
+        let out = upstream(&client, HeaderValue::from_static("engine"), None, Engine::Vllm);
+        let names: Vec<_> = out.keys().map(HeaderName::as_str).collect();
+        assert_eq!(names, ["host", "x_custom"]);
     }
 }

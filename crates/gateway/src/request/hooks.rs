@@ -142,7 +142,10 @@ impl Hook {
         let url = &settings.url;
         let path = if url.base().is_empty() { "/".to_owned() } else { url.base().to_owned() };
         let origin = match url.host() {
-            Some(_) => format!("http://{}", url.authority()).parse().unwrap_or_else(|_| url.clone()),
+            Some(_) => {
+                let scheme = if url.is_tls() { "https" } else { "http" };
+                format!("{scheme}://{}", url.authority()).parse().unwrap_or_else(|_| url.clone())
+            }
             None => url.clone(),
         };
         Self { origin, path, settings }

@@ -80,6 +80,16 @@ impl Identify {
         }
     }
 
+    /// Whether answers of engines are kept.
+    pub(crate) fn take_new(&self, takes: bool) {
+        self.engine.take_new(takes);
+    }
+
+    /// Forgets answers of engines that were not met lately.
+    pub(crate) fn shrink(&self) {
+        self.engine.shrink();
+    }
+
     /// Where work is done for generations.
     pub(super) fn seats(&self) -> &Seats {
         &self.seats

@@ -28,16 +28,18 @@ const LONGEST_BODY: usize = 256 * 1024;
 /// The generation, sent once for all that are alike.
 pub(super) async fn generate(
     gateway: &Arc<Gateway>,
-    call: Call,
+    mut call: Call,
     dialect: Dialect,
     mut settle: Settle,
 ) -> Response<ReplyBody> {
     // What an engine keeps of a response is for one client to go on from.
     let shared = dialect != Dialect::Responses && gateway.rules.deduplication.is_some();
-    let place = if shared { key(&call, &settle).map(|key| gateway.alike.enter(key)) } else { None };
+    let place = if shared { key(&call).map(|key| gateway.alike.enter(key)) } else { None };
     match place {
         None => super::generate(gateway, call, dialect, settle).await,
         Some(Place::First(seat)) => {
+            // Others may get the reply who cannot read it otherwise.
+            call.headers.remove(header::ACCEPT_ENCODING);
             settle.tells_whether_good(seat.good());
             let (gateway, request_id) = (Arc::clone(gateway), Arc::clone(&call.request_id));
             let shape = Shape::of(call.target.path());
@@ -56,7 +58,7 @@ pub(super) async fn generate(
 }
 
 /// `None` for a request that is to be sent by itself: one that asks for no repeatable answer, or for a certain way.
-fn key(call: &Call, settle: &Settle) -> Option<Key> {
+fn key(call: &Call) -> Option<Key> {
     let body = call.body.bytes();
     let own_way = call.overrides != Overrides::default();
     let fresh = call
@@ -71,7 +73,7 @@ fn key(call: &Call, settle: &Settle) -> Option<Key> {
         .iter()
         .flat_map(|name| call.headers.get_all(*name).iter().map(move |value| (*name, value.as_bytes())))
         .collect();
-    let request = KeyedRequest { tenant: "default", route: settle.route(), headers: &headers, body };
+    let request = KeyedRequest { tenant: "default", route: call.target.as_str(), headers: &headers, body };
     Some((dialect::request_key(request)?, dialect::reply_form(body)?))
 }
 

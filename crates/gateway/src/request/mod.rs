@@ -12,10 +12,12 @@ mod before;
 mod clusters;
 mod compat_headers;
 mod count_tokens;
+mod counts;
 mod decide;
 mod dispatch;
 mod headers;
 mod hedge;
+mod held_body;
 mod hold;
 mod hooks;
 mod identify;
@@ -169,12 +171,15 @@ async fn generate(gateway: &Arc<Gateway>, mut call: Call, dialect: Dialect, mut 
         Ok(wording) => wording,
         Err(error) => return refused(settle, &error),
     };
+    let asked_in = dialect;
     let (dialect, body) = wording.routed_by(&call);
     let view = match wording.seen(dialect, &body) {
         Ok(view) => view,
         Err(error) => return refused(settle, &error),
     };
-    if let Err(error) = prefill::transfer_fields_are_ours(&view) {
+    let allowed = prefill::transfer_fields_are_ours(&view)
+        .and_then(|()| counts::are_allowed(&gateway.limits.counts, asked_in, &view));
+    if let Err(error) = allowed {
         return refused(settle, &error);
     }
     let mut wait = Wait::new(call.body.bytes().len(), call.received + gateway.rules.timeout);
@@ -226,7 +231,8 @@ async fn generate(gateway: &Arc<Gateway>, mut call: Call, dialect: Dialect, mut 
         wording,
     };
     drop(view);
-    carried(gateway, call, errand, wait, settle).await
+    // On the heap: the larger part of a request's state, which would be moved with every future around it.
+    Box::pin(carried(gateway, call, errand, wait, settle)).await
 }
 
 /// What is carried to a worker beside the client's bytes.
@@ -373,9 +379,14 @@ fn relayed(
 ) -> Response<ReplyBody> {
     let dispatch::Committed { head, content } = committed;
     settle.committed(head.status.as_u16(), &content);
+    let is_empty = matches!(&content, Content::Whole(bytes) if bytes.is_empty());
+    let empty_stream = is_empty && settle.expected_ending().is_some() && dispatch::is_event_stream(&head.headers);
     let head = reply::head(&head, &settle);
     let body = match content {
         Content::Whole(bytes) => {
+            if empty_stream {
+                settle.unfinished();
+            }
             if let Some(chunk) = dialect::Chunk::read(&bytes) {
                 settle.note(&chunk);
             }

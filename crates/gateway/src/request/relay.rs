@@ -7,6 +7,7 @@
 //! **Invariant**: what the client gets is a prefix of what the worker sent (or of its translation), cut at an event, plus at
 //! most one error event of ours. Dropping the body (the client hung up) drops the worker's connection with it.
 
+mod ending;
 mod translated;
 
 use std::{
@@ -26,7 +27,7 @@ use kv_blocks::{Moment, WorkerId};
 use net::Clock;
 use tokio::time::{Sleep, sleep};
 
-use self::translated::Translation;
+use self::{ending::Ending, translated::Translation};
 use super::{dispatch::BodyKind, settle::Settle, wording::Words};
 use crate::{
     cut_switch::Cutting,
@@ -40,11 +41,13 @@ const TORN_BYTES: usize = 1024 * 1024;
 /// Pause between the error event and the unclean end: the connection flushes while it waits.
 const FLUSH: Duration = Duration::from_millis(20);
 
-/// The two limits of a running stream.
+/// What a running stream must keep to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StreamLimits {
     pub(crate) idle: Duration,
     pub(crate) total: Duration,
+    /// One that ends without having said that it is whole is cut.
+    pub(crate) strict: bool,
 }
 
 /// The parts of a reply that has begun.
@@ -102,6 +105,8 @@ enum End {
 #[derive(Debug)]
 struct Events {
     splitter: SseSplitter,
+    /// `None` where nothing is expected of the stream's ending.
+    ending: Option<Ending>,
     torn: Vec<Bytes>,
     torn_bytes: usize,
     torn_since: Option<Moment>,
@@ -116,6 +121,7 @@ enum Cut {
     Idle,
     TooLong,
     GoingDown,
+    Unfinished,
 }
 
 impl Relay {
@@ -132,7 +138,7 @@ impl Relay {
             alarm: Box::pin(sleep(limits.idle)),
             last_byte: now,
             cutting,
-            events: (kind == BodyKind::Events).then(Events::new),
+            events: (kind == BodyKind::Events).then(|| Events::new(settle.expected_ending().and_then(Ending::of))),
             translation: stream.map(Translation::new),
             ready: VecDeque::new(),
             end: End::Open,
@@ -153,12 +159,8 @@ impl Relay {
             self.ready.push_back(data);
             return;
         };
-        let settle = &mut self.settle;
-        let pushed = events.splitter.push(&data, |event| {
-            if let SseEvent::Data { data, .. } = event {
-                note(settle, &data);
-            }
-        });
+        let (settle, ending) = (&mut self.settle, &mut events.ending);
+        let pushed = events.splitter.push(&data, |event| seen(settle, ending, event));
         events.sort(data, pushed.complete, self.last_byte, &mut self.ready);
     }
 
@@ -231,6 +233,11 @@ impl Relay {
                 "the router is going down: what came before this event is incomplete",
                 None,
             ),
+            Cut::Unfinished => (
+                ErrorCode::StreamInterrupted,
+                "the worker's reply ended without saying that it is whole: what came before this event may be incomplete",
+                Some(FailureKind::Incomplete),
+            ),
         };
         self.settle.cut(code, kind);
         if let Some(events) = &mut self.events {
@@ -250,13 +257,16 @@ impl Relay {
             return self.translated_end();
         }
         if let Some(events) = &mut self.events {
-            let settle = &mut self.settle;
-            events.splitter.finish(|event| {
-                if let SseEvent::Data { data, .. } = event {
-                    note(settle, &data);
-                }
-            });
+            let (settle, ending) = (&mut self.settle, &mut events.ending);
+            events.splitter.finish(|event| seen(settle, ending, event));
+            let unfinished = ending.as_ref().is_some_and(|ending| !ending.was_seen()) && settle.told_no_error();
+            if unfinished && self.limits.strict {
+                return self.cut(Cut::Unfinished);
+            }
             events.let_go(&mut self.ready);
+            if unfinished {
+                settle.unfinished();
+            }
         }
         self.finished();
     }
@@ -267,6 +277,23 @@ impl Relay {
             self.pools.give_back(self.worker, connection, self.clock);
         }
         self.end = End::Clean;
+    }
+}
+
+/// Takes from one event what it says.
+fn seen(settle: &mut Settle, ending: &mut Option<Ending>, event: SseEvent<'_>) {
+    match event {
+        SseEvent::Data { data, .. } => {
+            if let Some(ending) = ending {
+                ending.look(&data);
+            }
+            note(settle, &data);
+        }
+        SseEvent::Oversized => {
+            if let Some(ending) = ending {
+                ending.overlooked();
+            }
+        }
     }
 }
 
@@ -285,8 +312,9 @@ fn note(settle: &mut Settle, data: &[u8]) {
 }
 
 impl Events {
-    fn new() -> Self {
-        Self { splitter: SseSplitter::new(), torn: Vec::new(), torn_bytes: 0, torn_since: None, part_out: false }
+    fn new(ending: Option<Ending>) -> Self {
+        let splitter = SseSplitter::new();
+        Self { splitter, ending, torn: Vec::new(), torn_bytes: 0, torn_since: None, part_out: false }
     }
 
     /// `complete` bytes of `data` end whole events; the rest waits.

@@ -12,7 +12,7 @@ mod told;
 
 use std::sync::{Arc, OnceLock, atomic::Ordering};
 
-use dialect::{ApiError, ErrorCode, Usage};
+use dialect::{ApiError, Dialect, ErrorCode, Usage};
 use fleet::FailureKind;
 use kv_blocks::{Moment, Target};
 use parity::Basis;
@@ -35,7 +35,7 @@ use crate::{
     Gateway,
     lease::Lease,
     metrics::Settled,
-    routes::{Route, Shape},
+    routes::{Endpoint, Route, Shape},
 };
 
 /// The drop guard of one request.
@@ -70,6 +70,7 @@ pub(crate) struct Settle {
     usage: Option<Usage>,
     finish_reason: Option<Arc<str>>,
     in_band_error: bool,
+    ending: Ending,
     leaves: Leaves,
     end: Option<OutcomeKind>,
     /// Told at the end whether the reply was whole and no error.
@@ -86,6 +87,14 @@ pub(crate) struct Won {
     pub(super) basis: Basis,
     target: Target,
     pub(super) sent: Moment,
+}
+
+/// How a stream that ended ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Proper,
+    /// Without having said that it is whole.
+    Unfinished,
 }
 
 #[derive(Debug)]
@@ -126,6 +135,7 @@ impl Settle {
             usage: None,
             finish_reason: None,
             in_band_error: false,
+            ending: Ending::Proper,
             leaves: Leaves::Nothing,
             end: None,
             good: None,
@@ -212,14 +222,25 @@ impl Settle {
         if let Some(kind) = failure.kind {
             self.worker_failed(kind);
         }
+        if let Some(open) = &self.open {
+            self.throttled(failure, open.target, &open.name);
+        }
         self.close_attempt(failure.class, failure.result, failure.status);
     }
 
     /// The reply's head goes out: from here on nothing is tried again.
     pub(crate) fn committed(&mut self, status: u16, content: &Content) {
         self.status = Some(status);
+        let begun = matches!(content, Content::Begun { .. });
         if let Some(lease) = &mut self.lease {
-            self.gateway.fleet.report_success(lease.target().worker);
+            // What has only begun may fail yet: its end says.
+            if !begun {
+                self.gateway.fleet.report_success(lease.target().worker);
+            }
+            // It was asked for a model on its own list: there may be another engine on its port by now.
+            if status == 404 {
+                self.gateway.fleet.doubt(lease.target().worker);
+            }
             // Only the first event of a stream says when the prompt was computed: a whole reply comes after its last
             // token, and an error after nothing.
             if matches!(content, Content::Begun { kind: BodyKind::Events, .. }) && (200..300).contains(&status) {
@@ -227,7 +248,7 @@ impl Settle {
                 self.first_token = Some(self.gateway.clock.now());
             }
         }
-        if matches!(content, Content::Begun { .. }) {
+        if begun {
             self.relaying = true;
             self.gateway.metrics.open_streams.inc();
         }
@@ -238,11 +259,35 @@ impl Settle {
     pub(crate) fn whole(&mut self) {
         let status = self.status.unwrap_or(200);
         let failed = self.in_band_error && status < 400;
+        if let Some(open) = self.open.as_ref().filter(|_| self.relaying && !failed && self.ending == Ending::Proper) {
+            self.gateway.fleet.report_success(open.target.worker);
+        }
         self.end = Some(if failed { OutcomeKind::UpstreamError } else { outcome_of(status) });
         if let Some(usage) = self.usage.filter(|usage| !failed && usage.completion_tokens > 0) {
             self.gateway.router.replied(usage.completion_tokens);
         }
         self.close_attempt(None, AttemptResult::Ok, self.status);
+    }
+
+    /// The dialect whose streams say that they are whole, where this reply is to be one.
+    pub(crate) fn expected_ending(&self) -> Option<Dialect> {
+        match self.route.endpoint {
+            Endpoint::Generate(dialect) if self.status.is_none_or(|status| (200..300).contains(&status)) => {
+                Some(dialect)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether no event was an error: one that was says what became of the reply.
+    pub(crate) fn told_no_error(&self) -> bool {
+        !self.in_band_error
+    }
+
+    /// The worker ended its stream properly and had not said that it is whole. The client gets it as it is.
+    pub(crate) fn unfinished(&mut self) {
+        self.ending = Ending::Unfinished;
+        self.worker_failed(FailureKind::Incomplete);
     }
 
     /// A running reply was cut; `kind` says what the worker did wrong, if it did.
@@ -264,7 +309,7 @@ impl Settle {
             status => outcome_of(status),
         };
         if kind == OutcomeKind::Shed {
-            self.gateway.metrics.shed(error.code.as_str());
+            self.gateway.metrics.shed(error.counted_as());
         }
         self.end = Some(kind);
     }
@@ -282,6 +327,20 @@ impl Settle {
             self.gateway.pools.forget(open.target.worker);
         }
         self.gateway.metrics.worker_failed(&open.name, kind.as_str());
+        if kind == FailureKind::Incomplete {
+            self.gateway.metrics.stream_incomplete(&open.name);
+        }
+    }
+
+    /// A worker that throttles is healthy; others are asked for as long as it wishes.
+    fn throttled(&self, failure: &Failure, target: Target, name: &str) {
+        if failure.status != Some(429) {
+            return;
+        }
+        self.gateway.metrics.throttled(name);
+        if let Some(wait) = failure.wait.filter(|wait| !wait.is_zero()) {
+            self.gateway.on_hold.put(target.worker, self.gateway.clock.now(), wait);
+        }
     }
 
     fn close_attempt(&mut self, class: Option<AttemptClass>, result: AttemptResult, status: Option<u16>) {

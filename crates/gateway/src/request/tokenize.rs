@@ -184,7 +184,7 @@ pub(super) async fn forwarded(
     };
     // It asks for no work worth waiting for.
     let wait = Wait::new(0, call.received + gateway.rules.timeout);
-    carried(gateway, call, errand, wait, settle).await
+    Box::pin(carried(gateway, call, errand, wait, settle)).await
 }
 
 #[derive(Serialize)]

@@ -146,6 +146,20 @@ impl Tokenizer {
         }
     }
 
+    /// Whether the ids of new pieces are remembered.
+    pub(crate) fn take_new(&self, takes: bool) {
+        if let Some((_, cache)) = &self.turns {
+            cache.take_new(takes);
+        }
+    }
+
+    /// Forgets pieces that were not met lately.
+    pub(crate) fn shrink(&self) {
+        if let Some((_, cache)) = &self.turns {
+            cache.shrink();
+        }
+    }
+
     /// Bytes that [`Self::encode`] would have to compute the ids of.
     pub(crate) fn new_bytes(&self, text: &str, add_special_tokens: bool) -> usize {
         match &self.turns {

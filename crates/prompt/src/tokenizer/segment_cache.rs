@@ -8,7 +8,10 @@
 use std::{
     collections::HashMap,
     mem,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 /// Bytes of one model's cache: some hundred conversations of 8,000 tokens.
@@ -24,6 +27,8 @@ const ENTRY_BYTES: usize = 96;
 #[derive(Debug, Default)]
 pub(super) struct SegmentCache {
     shards: [Mutex<Shard>; SHARDS],
+    /// What is there stays, and nothing new comes.
+    closed: AtomicBool,
 }
 
 /// Two generations: what is met moves to the young one, and when that is full the old one goes. That is nearly "least
@@ -57,8 +62,22 @@ impl SegmentCache {
 
     /// Remembers the ids of a piece. One that would fill a large part of its shard is not worth what it pushes out.
     pub(super) fn keep(&self, piece: &str, ids: Vec<u32>) {
-        if cost(piece, &ids) <= Shard::YOUNG_BYTES / 2 {
+        if !self.closed.load(Ordering::Relaxed) && cost(piece, &ids) <= Shard::YOUNG_BYTES / 2 {
             self.shard(piece).keep(piece.into(), ids.into());
+        }
+    }
+
+    /// Whether new pieces are kept.
+    pub(super) fn take_new(&self, takes: bool) {
+        self.closed.store(!takes, Ordering::Relaxed);
+    }
+
+    /// Keeps only what was met lately: at most half of what it may hold.
+    pub(super) fn shrink(&self) {
+        for shard in &self.shards {
+            let old = mem::take(&mut shard.lock().unwrap_or_else(PoisonError::into_inner).old);
+            // Thousands of small pieces: not while others wait for the shard.
+            drop(old);
         }
     }
 
@@ -125,6 +144,24 @@ mod tests {
         }
         assert!((BUDGET_BYTES / 4..=BUDGET_BYTES).contains(&held), "{held}");
         assert_eq!(known(&cache, "piece 0"), None);
+    }
+
+    #[test]
+    fn it_can_be_told_to_keep_half_and_to_take_nothing_new() {
+        let cache = SegmentCache::default();
+        cache.keep("first", vec![1]);
+        for number in 0..200_000 {
+            cache.keep(&format!("piece {number}"), vec![number; 20]);
+        }
+        cache.shrink();
+        assert!(cache.shards.iter().all(|shard| shard.lock().unwrap().old.is_empty()));
+        assert!(known(&cache, "piece 199999").is_some(), "what came last stays");
+        cache.take_new(false);
+        cache.keep("new", vec![7]);
+        assert_eq!(known(&cache, "new"), None);
+        cache.take_new(true);
+        cache.keep("new", vec![7]);
+        assert!(known(&cache, "new").is_some());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use kv_blocks::Moment;
 use serde_json::{Value, json};
 use tokio::time::MissedTickBehavior;
 
-use super::{Live, file_watch::Version};
+use super::{Live, TRY_AGAIN, file_watch::Version};
 
 /// The file is looked at as often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -72,6 +72,7 @@ async fn follow_name(live: &Live, name: &DnsName) {
             Err(error) => {
                 told.trouble(&error.to_string());
                 told.again();
+                told.heard();
             }
         }
     }
@@ -122,35 +123,58 @@ struct Told<'a> {
     listed: Vec<(String, MoreWorker)>,
     /// Why it cannot be read or taken over, as last said.
     trouble: Option<String>,
+    refused_at: Option<Moment>,
+    /// It has answered once.
+    heard: bool,
 }
 
 impl<'a> Told<'a> {
     fn new(live: &'a Live, source: String) -> Self {
         let discovery = &live.started.discovery;
         let damper = Damper::new(discovery.empty_list_grace, discovery.flap_damping);
-        Self { live, source, damper, last: Vec::new(), listed: Vec::new(), trouble: None }
+        Self {
+            live,
+            source,
+            damper,
+            last: Vec::new(),
+            listed: Vec::new(),
+            trouble: None,
+            refused_at: None,
+            heard: false,
+        }
     }
 
     /// The source lists these.
     fn now(&mut self, listed: Vec<(String, MoreWorker)>) {
         self.listed = listed;
         self.again();
+        self.heard();
     }
 
     /// The source lists what it did before; what was held back may be believed by now.
     fn again(&mut self) {
-        let believed = self.damper.settle(self.live.parts.clock.now(), &self.listed);
-        if believed == self.last {
+        let now = self.live.parts.clock.now();
+        let believed = self.damper.settle(now, &self.listed);
+        let again = self.refused_at.is_some_and(|refused| now.since(refused) >= TRY_AGAIN);
+        if believed == self.last && !again {
             return;
         }
         match self.live.found(&self.source, believed.clone()) {
-            Ok(()) => self.trouble = None,
+            Ok(()) => (self.trouble, self.refused_at) = (None, None),
             Err(problems) => {
+                self.refused_at = Some(now);
                 self.trouble(&problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
             }
         }
-        // Refused or not: what is refused now would be in a second, too.
+        // Refused or not: what is refused now would most likely be in a second, too.
         self.last = believed;
+    }
+
+    /// The source has answered, for better or worse.
+    fn heard(&mut self) {
+        if !std::mem::replace(&mut self.heard, true) {
+            self.live.heard.send_modify(|sources| *sources += 1);
+        }
     }
 
     /// Says once what is wrong. The workers stay what they were.

@@ -31,7 +31,7 @@ impl Version {
 }
 
 /// Keeps the configuration up to date with its sources; never returns.
-pub(crate) async fn watch(live: Arc<Live>) {
+pub(crate) async fn keep(live: Arc<Live>) {
     tokio::join!(look(&live), signals(&live), discovered::follow(&live));
 }
 
@@ -55,6 +55,7 @@ async fn look(live: &Live) {
             (_, Some(_)) => drop(live.reload_because("file", false)),
             (Some(_), None) => {
                 tracing::error!(path = %path.display(), "the configuration file is gone: what it said stays in force");
+                live.set_refused(true);
             }
             (None, None) => {}
         }

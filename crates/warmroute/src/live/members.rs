@@ -39,6 +39,9 @@ struct Member {
     entry: Map<String, Value>,
     #[serde(skip)]
     lease: Option<Lease>,
+    /// Another source has a worker of that name.
+    #[serde(default)]
+    instead: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -54,18 +57,21 @@ impl PartialEq for Lease {
 }
 
 impl Members {
-    /// Entries for the list of workers: of operators first, then of discovery.
+    /// Entries for the list of workers: of operators first, then of discovery. Workers that operators named themselves are
+    /// theirs, and those that they took out are out, whoever finds them.
     pub(super) fn more_workers(&self) -> Vec<MoreWorker> {
         let named = self.named.values().map(|member| MoreWorker {
             origin: ADMIN.to_owned(),
             text: Value::Object(member.entry.clone()).to_string(),
         });
-        named.chain(self.found.values().flatten().cloned()).collect()
+        let hidden = |name: &String| self.named.contains_key(name) || self.left_out.contains(name);
+        let found = self.found.values().flatten().filter(|worker| !name_in(&worker.text).is_some_and(|it| hidden(&it)));
+        named.chain(found.cloned()).collect()
     }
 
-    /// Names that other sources' workers must not have.
+    /// Names that the workers of other sources must not have.
     pub(super) fn left_out(&self) -> Vec<String> {
-        self.left_out.iter().cloned().collect()
+        self.left_out.iter().chain(self.named.keys()).cloned().collect()
     }
 
     /// Takes an operator's worker in; its name, and whether one of that name was replaced.
@@ -85,10 +91,12 @@ impl Members {
         if known && !replace {
             return Err(NotTaken::Exists(name));
         }
-        if known && !self.named.contains_key(&name) {
-            // The file's, or discovery's: ours stands in its place.
-            self.left_out.insert(name.clone());
-        }
+        // The file's, or discovery's: ours stands in its place while it is there.
+        let instead = match self.named.get(&name) {
+            Some(member) => member.instead,
+            None => known,
+        };
+        self.left_out.remove(&name);
         if self.named.len() >= MOST && !self.named.contains_key(&name) {
             let message = format!("{MOST} workers were added here already: take some out, or write them into the file");
             return Err(NotTaken::Problems(vec![Problem::bad_value("workers", "", &message)]));
@@ -96,13 +104,16 @@ impl Members {
         entry.insert("name".to_owned(), name.as_str().into());
         self.gone.remove(&name);
         let lease = lease_ttl.map(|ttl: Duration| Lease { until: now + ttl });
-        self.named.insert(name.clone(), Member { entry, lease });
+        self.named.insert(name.clone(), Member { entry, lease, instead });
         Ok((name, known))
     }
 
     /// Takes a worker out; `false`: there never was one of that name.
     pub(super) fn remove(&mut self, name: &str, in_force: &Settings) -> bool {
-        if self.named.remove(name).is_some() {
+        if let Some(member) = self.named.remove(name) {
+            if member.instead && self.left_out.len() < MOST {
+                self.left_out.insert(name.to_owned());
+            }
             if self.gone.len() < MOST {
                 self.gone.insert(name.to_owned());
             }
@@ -123,6 +134,22 @@ impl Members {
     /// What discovery found is as in `other`.
     pub(super) fn keep_found_of(&mut self, other: &Self) {
         self.found.clone_from(&other.found);
+    }
+
+    /// Leases are as in `other`: they were renewed since.
+    pub(super) fn keep_leases_of(&mut self, other: &Self) {
+        for (name, member) in &mut self.named {
+            if let Some(now) = other.named.get(name) {
+                member.lease = now.lease;
+            }
+        }
+    }
+
+    /// Gives those whose lease is over until then.
+    pub(super) fn extend_leases(&mut self, now: Moment, until: Moment) {
+        for member in self.named.values_mut().filter(|member| member.is_over(now)) {
+            member.lease = Some(Lease { until });
+        }
     }
 
     /// Whether a lease is over.
@@ -157,6 +184,18 @@ impl Members {
 impl Member {
     fn is_over(&self, now: Moment) -> bool {
         self.lease.is_some_and(|lease| lease.until <= now)
+    }
+}
+
+/// The name of an entry as it was found.
+fn name_in(text: &str) -> Option<String> {
+    match serde_json::from_str(text).ok()? {
+        Value::Object(entry) => name_of(&entry),
+        Value::String(short) => match short.find("://").and_then(|scheme| short[..scheme].split_once('=')) {
+            Some((name, _)) => Some(name.to_owned()),
+            None => Some(short.parse::<WorkerUrl>().ok()?.worker_name()),
+        },
+        _ => None,
     }
 }
 

@@ -13,7 +13,14 @@ mod members;
 mod sources;
 mod state_file;
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use admin::{Control, HistoryEntry, NamedWorker, NotTaken, Reloaded};
 use config::{Changes, Problem, Settings};
@@ -28,8 +35,9 @@ use prometheus_client::{
     registry::Registry,
 };
 use routing::Router;
+use tokio::sync::watch;
 
-pub(crate) use self::{file_watch::watch, sources::Sources};
+pub(crate) use self::{file_watch::keep, sources::Sources};
 use self::{history::History, members::Members};
 use crate::{logging, wire_up};
 
@@ -50,6 +58,10 @@ pub(crate) struct Live {
     started: Arc<Settings>,
     state: Mutex<State>,
     reloads: Family<Outcome, Counter>,
+    /// Sources of discovery that have answered once.
+    heard: watch::Sender<usize>,
+    /// What is on disk was refused, or is gone.
+    refused: AtomicBool,
 }
 
 struct State {
@@ -62,6 +74,9 @@ struct State {
 struct Outcome {
     result: &'static str,
 }
+
+/// Before what was refused is tried again by itself.
+const TRY_AGAIN: Duration = Duration::from_secs(30);
 
 const APPLIED: Outcome = Outcome { result: "applied" };
 const REJECTED: Outcome = Outcome { result: "rejected" };
@@ -83,7 +98,14 @@ impl Live {
         let mut history = History::default();
         history.applied(parts.clock.wall(), "start", Vec::new(), sources.clone());
         let state = Mutex::new(State { in_force: Arc::clone(&settings), sources, history });
-        Arc::new(Self { parts, started: settings, state, reloads })
+        Arc::new(Self {
+            parts,
+            started: settings,
+            state,
+            reloads,
+            heard: watch::Sender::new(0),
+            refused: AtomicBool::new(false),
+        })
     }
 
     /// Reads the file anew, because of `why`.
@@ -91,7 +113,17 @@ impl Live {
         let state = &mut *self.state.lock();
         let mut sources = state.sources.clone();
         let settings = sources.reread().and_then(|()| sources.settings());
-        self.take(state, sources, settings, why, dry_run)
+        let reloaded = self.take(state, sources, settings, why, dry_run);
+        if !dry_run {
+            self.set_refused(!reloaded.applied);
+        }
+        reloaded
+    }
+
+    /// Whether the configuration on disk is another one than that in force.
+    fn set_refused(&self, refused: bool) {
+        self.refused.store(refused, Ordering::Relaxed);
+        self.parts.gateway.now().set_config_refused(refused);
     }
 
     /// Changes the workers that come from elsewhere than the file.
@@ -175,16 +207,28 @@ impl Live {
         Reloaded { applied: true, changed, restart_needed, problems: Vec::new() }
     }
 
+    /// Waits until every source of discovery has answered once.
+    pub(crate) async fn first_found(&self) {
+        let discovery = &self.started.discovery;
+        let sources = usize::from(discovery.file.is_some()) + discovery.dns.len();
+        let mut heard = self.heard.subscribe();
+        // The sender lives as long as this does.
+        let _ = heard.wait_for(|heard| *heard >= sources).await;
+    }
+
     /// Ends leases that were not renewed.
     pub(crate) fn end_leases(&self) {
         let now = self.parts.clock.now();
         let over = self.state.lock().sources.members().any_over(now);
         if over {
-            // The list is what changed: it cannot be refused for a worker that is missing from it.
-            let _ = self.change_members("lease", |members, _| {
+            let ended = self.change_members("lease", |members, _| {
                 members.end_leases(now);
                 Ok(())
             });
+            if ended.is_err() {
+                // Something else needs it: said once, and tried again later.
+                self.state.lock().sources.members_mut().extend_leases(now, now + TRY_AGAIN);
+            }
         }
     }
 
@@ -215,6 +259,7 @@ impl Control for Live {
         let mut sources = state.history.sources_of(id)?;
         // What discovery found meanwhile is not configuration.
         sources.members_mut().keep_found_of(state.sources.members());
+        sources.members_mut().keep_leases_of(state.sources.members());
         let settings = sources.settings();
         let reloaded = self.take(state, sources, settings, "admin", false);
         if reloaded.applied {
@@ -227,15 +272,18 @@ impl Control for Live {
         self.state.lock().history.entries()
     }
 
+    fn is_refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
+    }
+
     fn add_worker(&self, worker: NamedWorker, replace: bool) -> Result<(String, bool), NotTaken> {
         may_be_an_engine(&worker)?;
         let now = self.parts.clock.now();
         self.change_members("admin", |members, in_force| members.put(worker, replace, in_force, now))
     }
 
-    fn remove_worker(&self, name: &str) -> bool {
-        let removed = self.change_members("admin", |members, in_force| Ok(members.remove(name, in_force)));
-        removed.unwrap_or(false)
+    fn remove_worker(&self, name: &str) -> Result<bool, NotTaken> {
+        self.change_members("admin", |members, in_force| Ok(members.remove(name, in_force)))
     }
 }
 

@@ -161,6 +161,11 @@ impl RawClient {
         reply
     }
 
+    /// Reads so many bytes and keeps none; how many came before the connection ended.
+    pub fn skip(&mut self, bytes: u64) -> u64 {
+        std::io::copy(&mut (&mut self.stream).take(bytes), &mut std::io::sink()).unwrap_or(0)
+    }
+
     /// One chunk of a chunked body; empty at its end, `None` if the connection ended before that.
     pub fn chunk(&mut self) -> Option<Vec<u8>> {
         let mut line = String::new();

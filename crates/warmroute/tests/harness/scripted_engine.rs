@@ -35,6 +35,8 @@ pub enum Reply {
     Late(Duration, Vec<u8>),
     /// The first bytes, then the second ones again and again until the other side closes.
     Endless(Vec<u8>, Vec<u8>),
+    /// The first bytes, then the second ones so many times; the connection stays open.
+    Repeated(Vec<u8>, Vec<u8>, usize),
 }
 
 impl Reply {
@@ -300,6 +302,10 @@ impl Connection {
             Reply::Silence | Reply::Early(_) => {
                 self.until_gone();
                 None
+            }
+            Reply::Repeated(first, again, times) => {
+                self.write(&first)?;
+                (0..times).try_for_each(|_| self.write(&again))
             }
             Reply::Endless(first, again) => {
                 let _ = self.write(&first);

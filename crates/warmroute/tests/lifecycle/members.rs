@@ -173,3 +173,35 @@ fn a_drained_worker_ends_what_it_has_says_what_would_be_lost_and_can_be_resumed(
     it.router.settled();
     assert_eq!(it.engines[0].stats()["aborted"], 0);
 }
+
+#[test]
+fn what_operators_say_of_a_worker_goes_before_what_the_file_and_discovery_say() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("engines.yaml");
+    let yaml = |urls: &[String]| format!("{}discovery: {{file: \"{}\"}}\n", one(urls), list.display());
+    let it = Configured::start(3, yaml, &[]);
+    let urls = it.urls();
+    std::fs::write(&list, format!("- {{name: b, url: \"{}\"}}\n- {{name: c, url: \"{}\"}}\n", urls[1], urls[2]))
+        .unwrap();
+    it.until_ready(&["a", "b", "c"]);
+    assert_eq!(it.call("DELETE", "/admin/workers/b", b"").status, 200);
+    it.until_ready(&["a", "c"]);
+    std::fs::write(&list, format!("- {{name: b, url: \"{}\"}}\n", urls[1])).unwrap();
+    it.until_ready(&["a"]);
+
+    // An own one in the place of the file's, for a while; discovery's other workers are not touched by it.
+    let put = it.call("PUT", "/admin/workers/a", json!({"url": urls[2], "lease_ttl": "1s"}).to_string().as_bytes());
+    assert_eq!((put.status, &put.json()["url"]), (200, &json!(urls[2])), "{}", put.text());
+    std::fs::write(&list, format!("- {{name: a, url: \"{}\"}}\n- {{name: d, url: \"{}\"}}\n", urls[1], urls[1]))
+        .unwrap();
+    eventually("d to be taken", || it.states().iter().any(|(name, _)| name == "d").then_some(()));
+    std::fs::write(&list, format!("- {{name: d, url: \"{}\"}}\n", urls[1])).unwrap();
+    eventually("the file's own to be back", || {
+        let back = it
+            .router
+            .workers()
+            .iter()
+            .any(|it| it["name"] == "a" && it["url"] == json!(urls[0]) && it["state"] == "ready");
+        back.then_some(())
+    });
+}

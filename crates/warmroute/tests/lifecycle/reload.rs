@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     configured::Configured,
-    harness::{Router as _, assert_shape, eventually},
+    harness::{RawClient, Router as _, assert_shape, eventually},
     load::Load,
 };
 
@@ -15,8 +15,14 @@ fn two(urls: &[String], rest: &str) -> String {
     format!("workers:\n  - {{name: a, url: \"{}\"}}\n  - {{name: b, url: \"{}\"}}\n{rest}", urls[0], urls[1])
 }
 
+/// What `/health` names, and what the metric says of the configuration.
+fn degraded(it: &Configured) -> (Value, f64) {
+    let health = RawClient::get(&it.router.data(), "/health").json();
+    (health["degraded"].clone(), it.router.metric("warmroute_degraded", "part=\"config\""))
+}
+
 #[test]
-#[contract("F68")]
+#[contract("F68", "I10")]
 fn a_changed_file_is_taken_over_and_one_with_a_problem_changes_nothing() {
     let it = Configured::start(2, |urls| two(urls, "routing: {policy: round_robin}\n"), &[]);
     it.until_ready(&["a", "b"]);
@@ -32,14 +38,17 @@ fn a_changed_file_is_taken_over_and_one_with_a_problem_changes_nothing() {
             (it.router.metric("warmroute_config_reloads_total", "rejected") > rejected).then_some(())
         });
         assert_eq!(it.in_force("/routing/policy"), "least_loaded", "{broken}");
+        assert_eq!(degraded(&it), (json!(["config"]), 1.0), "{broken}");
     }
     assert!(it.router.stderr().contains("routing.polcy"), "the log names the key");
     std::fs::remove_file(it.path()).unwrap();
     eventually("the log to tell", || it.router.stderr().contains("configuration file is gone").then_some(()));
     assert_eq!(it.in_force("/routing/policy"), "least_loaded");
     it.until_ready(&["a", "b"]);
+    assert_eq!(degraded(&it), (json!(["config"]), 1.0), "it is gone");
     it.write(&two(&urls, "routing: {policy: random}\n"));
     eventually("the file that is there again", || (it.in_force("/routing/policy") == "random").then_some(()));
+    assert_eq!(degraded(&it), (json!([]), 0.0));
 }
 
 #[test]

@@ -106,6 +106,16 @@ impl EngineTokens {
         Some(Told { tokens, known: false })
     }
 
+    /// Whether new answers are kept.
+    pub(super) fn take_new(&self, takes: bool) {
+        self.book.lock().known.take_new(takes);
+    }
+
+    /// Forgets what was not met lately.
+    pub(super) fn shrink(&self) {
+        self.book.lock().known.shrink();
+    }
+
     async fn ask(&self, model: &str, question: Question, seats: &Seats) -> Option<Arc<[u32]>> {
         let turn = self.next_worker(model)?;
         let worker = &turn.worker;

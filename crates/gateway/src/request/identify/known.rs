@@ -62,6 +62,8 @@ pub(super) struct Known {
     young: HashMap<Digest, Answer>,
     young_bytes: usize,
     old: HashMap<Digest, Answer>,
+    /// What is there stays, and nothing new comes.
+    closed: bool,
 }
 
 impl Known {
@@ -83,16 +85,29 @@ impl Known {
         }
         let answer = self.old.remove(question).filter(holds)?;
         let ids = Arc::clone(&answer.ids);
-        self.keep(*question, answer);
+        self.put(*question, answer);
         Some(ids)
     }
 
     pub(super) fn keep(&mut self, question: Digest, answer: Answer) {
-        let bytes = answer.bytes();
         // One that would push out much of what is there is not worth it.
-        if bytes > YOUNG_BYTES / 4 {
-            return;
+        if !self.closed && answer.bytes() <= YOUNG_BYTES / 4 {
+            self.put(question, answer);
         }
+    }
+
+    /// Whether new answers are kept.
+    pub(super) fn take_new(&mut self, takes: bool) {
+        self.closed = !takes;
+    }
+
+    /// Keeps only what was met lately: at most half of what it may hold.
+    pub(super) fn shrink(&mut self) {
+        self.old = HashMap::new();
+    }
+
+    fn put(&mut self, question: Digest, answer: Answer) {
+        let bytes = answer.bytes();
         if self.young_bytes + bytes > YOUNG_BYTES {
             self.old = mem::take(&mut self.young);
             self.young_bytes = 0;
@@ -106,6 +121,8 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
+    use contract_id::contract;
+
     use super::*;
 
     const TELLER: Teller = Teller { worker: WorkerId(1), since_ns: 7, ended: 0 };
@@ -135,6 +152,25 @@ mod tests {
         let held: usize = known.young.values().chain(known.old.values()).map(Answer::bytes).sum();
         assert!((BUDGET_BYTES / 4..=BUDGET_BYTES).contains(&held), "{held}");
         assert_eq!(get(&mut known, 0), None);
+    }
+
+    #[test]
+    #[contract("F75")]
+    fn short_of_memory_it_keeps_half_and_takes_nothing_new() {
+        let mut known = Known::default();
+        for number in 0..20_000 {
+            known.keep(digest(number), told(vec![number; 1_000]));
+        }
+        known.shrink();
+        let held: usize = known.young.values().chain(known.old.values()).map(Answer::bytes).sum();
+        assert!(held <= YOUNG_BYTES && get(&mut known, 19_999).is_some(), "{held}");
+        known.take_new(false);
+        known.keep(digest(u32::MAX), told(vec![7]));
+        assert_eq!(get(&mut known, u32::MAX), None);
+        assert!(get(&mut known, 19_999).is_some(), "what is known stays");
+        known.take_new(true);
+        known.keep(digest(u32::MAX), told(vec![7]));
+        assert!(get(&mut known, u32::MAX).is_some());
     }
 
     #[test]

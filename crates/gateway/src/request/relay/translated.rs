@@ -73,7 +73,7 @@ impl Relay {
         self.out(out);
         match reached {
             Streamed::Whole => self.finished(),
-            Streamed::Going => self.cut(Cut::Broken),
+            Streamed::Going => self.cut(Cut::Unfinished),
             Streamed::Failed => self.broke_off(),
         }
     }

@@ -69,6 +69,7 @@ impl Settle {
             }
             self.gateway.metrics.worker_failed(&leg.name, kind.as_str());
         }
+        self.throttled(failure, leg.target, &leg.name);
         tracing::warn!(
             request_id = %self.request_id,
             worker = %leg.name,

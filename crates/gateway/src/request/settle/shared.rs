@@ -8,10 +8,6 @@ use super::Settle;
 use crate::request::{ReplyHeaders, told::Told};
 
 impl Settle {
-    pub(crate) fn route(&self) -> &'static str {
-        self.route.path
-    }
-
     /// Others wait for this reply: they want to know whether it may answer more of them.
     pub(crate) fn tells_whether_good(&mut self, good: Arc<OnceLock<bool>>) {
         self.good = Some(good);

@@ -1,0 +1,17 @@
+//! What keys of section `server` have to do with each other.
+
+use super::problem_at;
+use crate::{checked::Checked, problem::Draft};
+
+/// A body that is not too long must fit beside no others, or it would be told to try again for ever.
+pub(super) fn a_body_fits(section: &Checked, problems: &mut Vec<Draft>) {
+    let (one, all) = (section.key("max_body_bytes"), section.key("max_held_bytes"));
+    if one.failed || all.failed || one.size() <= all.size() {
+        return;
+    }
+    // The one that was set is the one to correct; where both were, that for all bodies.
+    let (name, set) = if all.is_set() { ("max_held_bytes", all) } else { ("max_body_bytes", one) };
+    let message = format!("server.max_held_bytes {} is below server.max_body_bytes {}", all.size(), one.size());
+    let draft = Draft::new(format!("server.{name}"), message).value(set.shown()).in_context();
+    problems.push(problem_at(draft.expected("max_held_bytes >= max_body_bytes"), set, section));
+}

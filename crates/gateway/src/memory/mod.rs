@@ -1,0 +1,215 @@
+//! What is given up, step by step, as the process comes near its memory budget (`server.memory_budget`).
+//!
+//! Caches first, then large bodies, then new requests, at last new connections. A stream that runs is never touched.
+//!
+//! **Invariant**: a stage lasts until the memory in use is [`SLACK`] below where it begins, so that none flickers.
+
+mod relief;
+mod watching;
+
+use dialect::{ApiError, ErrorCode};
+use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
+use tokio::sync::watch;
+
+pub(crate) use watching::{ThisProcess, watch};
+
+use crate::metrics::MEMORY;
+
+/// What is given up now. Each stage gives up what those before it do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stage {
+    /// Nothing.
+    #[default]
+    Normal,
+    /// Caches keep half of what they may.
+    SmallCaches,
+    /// Caches take nothing new, and large bodies are refused.
+    SmallBodies,
+    /// New requests are refused.
+    Shedding,
+    /// New connections are not accepted.
+    NotAccepting,
+}
+
+/// Each stage but the first, and the share of the budget, in percent, from which on it holds.
+const STEPS: [(Stage, u64); 4] =
+    [(Stage::SmallCaches, 80), (Stage::SmallBodies, 90), (Stage::Shedding, 95), (Stage::NotAccepting, 98)];
+/// In percent of the budget.
+const SLACK: u64 = 2;
+/// Bodies up to this are taken as long as any request is.
+const SMALL_BODY: u64 = 1024 * 1024;
+/// When to come back.
+const RETRY_S: u32 = 2;
+
+impl Stage {
+    /// The stage that follows on this one when so many of `budget` bytes are in use.
+    fn next(self, used: u64, budget: u64) -> Self {
+        let holds = |stage: Self, percent: u64| {
+            let percent = if stage <= self { percent - SLACK } else { percent };
+            u128::from(used) * 100 >= u128::from(budget) * u128::from(percent)
+        };
+        STEPS
+            .into_iter()
+            .rev()
+            .find(|(stage, percent)| holds(*stage, *percent))
+            .map_or(Self::Normal, |(stage, _)| stage)
+    }
+
+    /// The word in logs.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "normal",
+            Self::SmallCaches => "small_caches",
+            Self::SmallBodies => "small_bodies",
+            Self::Shedding => "shedding",
+            Self::NotAccepting => "not_accepting",
+        }
+    }
+}
+
+/// The stage that the process is in.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    stage: watch::Sender<Stage>,
+    gauge: Gauge,
+}
+
+impl Memory {
+    pub(crate) fn registered(registry: &mut Registry) -> Self {
+        let memory = Self::default();
+        let help = "What is given up for want of memory: 0 nothing, 1 half of the caches, 2 large bodies, 3 new requests, \
+                    4 new connections";
+        registry.register("warmroute_memory_stage", help, memory.gauge.clone());
+        memory
+    }
+
+    /// The stage now.
+    pub(crate) fn stage(&self) -> Stage {
+        *self.stage.borrow()
+    }
+
+    /// So many bytes are in use; `None`: without a budget, or not known. Returns the stage before and the new one, if it
+    /// is another one.
+    pub(crate) fn observe(&self, used: Option<u64>, budget: Option<u64>) -> Option<(Stage, Stage)> {
+        let before = self.stage();
+        let now = used.zip(budget).map_or(Stage::Normal, |(used, budget)| before.next(used, budget));
+        if before == now {
+            return None;
+        }
+        self.stage.send_replace(now);
+        self.gauge.set(now as i64);
+        Some((before, now))
+    }
+
+    /// Resolves when new connections may be accepted.
+    pub(crate) async fn has_room(&self) {
+        self.reached(|stage| stage < Stage::NotAccepting).await;
+    }
+
+    /// Resolves when none may be.
+    pub(crate) async fn is_full(&self) {
+        self.reached(|stage| stage >= Stage::NotAccepting).await;
+    }
+
+    async fn reached(&self, is_it: impl Fn(Stage) -> bool) {
+        // The sender is this one's own: it does not go away meanwhile.
+        drop(self.stage.subscribe().wait_for(|stage| is_it(*stage)).await);
+    }
+
+    /// Whether a request with a body of so many bytes, as far as is known, may be taken now.
+    pub(crate) fn admit(&self, body_bytes: u64) -> Result<(), ApiError> {
+        let message = match self.stage() {
+            Stage::Normal | Stage::SmallCaches => return Ok(()),
+            Stage::SmallBodies if body_bytes <= SMALL_BODY => return Ok(()),
+            Stage::SmallBodies => format!(
+                "the router is short of memory (server.memory_budget) and takes bodies of at most {SMALL_BODY} bytes, this \
+                 one has {body_bytes} or more: try again"
+            ),
+            Stage::Shedding | Stage::NotAccepting => {
+                "the router is out of memory (server.memory_budget) and takes no requests: try again".to_owned()
+            }
+        };
+        Err(ApiError::new(ErrorCode::Overloaded, message).with_retry_after(RETRY_S).because(MEMORY))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    /// Stages that follow on each other as these percentages of the budget are in use.
+    fn stages(percentages: &[u64]) -> Vec<Stage> {
+        let memory = Memory::default();
+        let mut seen = Vec::new();
+        for percent in percentages {
+            memory.observe(Some(percent * 10), Some(1000));
+            seen.push(memory.stage());
+        }
+        seen
+    }
+
+    #[test]
+    #[contract("F75")]
+    fn each_step_holds_from_its_share_of_the_budget_on_and_until_well_below_it() {
+        use Stage::{Normal, NotAccepting, Shedding, SmallBodies, SmallCaches};
+        assert_eq!(
+            stages(&[79, 80, 89, 90, 94, 95, 97, 98, 200]),
+            [
+                Normal,
+                SmallCaches,
+                SmallCaches,
+                SmallBodies,
+                SmallBodies,
+                Shedding,
+                Shedding,
+                NotAccepting,
+                NotAccepting
+            ]
+        );
+        assert_eq!(
+            stages(&[98, 96, 95, 93, 92, 88, 87, 78, 77]),
+            [
+                NotAccepting,
+                NotAccepting,
+                Shedding,
+                Shedding,
+                SmallBodies,
+                SmallBodies,
+                SmallCaches,
+                SmallCaches,
+                Normal
+            ]
+        );
+        assert_eq!(stages(&[99, 10]), [NotAccepting, Normal]);
+    }
+
+    #[test]
+    #[contract("F75", "I10")]
+    fn every_transition_is_told_once_and_the_gauge_follows() {
+        let memory = Memory::default();
+        assert_eq!(memory.observe(Some(96), Some(100)), Some((Stage::Normal, Stage::Shedding)));
+        assert_eq!(memory.gauge.get(), 3);
+        assert_eq!(memory.observe(Some(96), Some(100)), None);
+        assert_eq!(memory.observe(Some(96), None), Some((Stage::Shedding, Stage::Normal)), "the budget was taken away");
+        assert_eq!(memory.gauge.get(), 0);
+        assert_eq!(memory.observe(None, Some(100)), None, "what cannot be read is no reason to refuse anybody");
+        assert_eq!(memory.observe(Some(u64::MAX), Some(1)).map(|(_, now)| now), Some(Stage::NotAccepting));
+    }
+
+    #[test]
+    #[contract("F75")]
+    fn large_bodies_are_refused_before_all_requests_are() {
+        let memory = Memory::default();
+        let refused = |percent: u64, bytes: u64| {
+            memory.observe(Some(percent), Some(100));
+            memory.admit(bytes).err().map(|error| (error.status, error.counted_as(), error.retry_after().is_some()))
+        };
+        let shed = Some((503, "memory", true));
+        assert_eq!(refused(85, 1 << 30), None);
+        assert_eq!((refused(91, SMALL_BODY), refused(91, SMALL_BODY + 1)), (None, shed));
+        assert_eq!(refused(95, 0), shed);
+        assert_eq!(refused(10, 1 << 30), None);
+    }
+}

@@ -1,0 +1,86 @@
+//! Whether a stream that has ended was whole: the engine said why it stopped, or that it is done.
+//!
+//! Only what the engine says counts, read from its events. A stream of a route that has no such word is never looked at.
+
+use dialect::{Chunk, Dialect, is_done};
+
+/// What is known of a stream's ending so far.
+#[derive(Debug)]
+pub(super) struct Ending {
+    /// Stands in the event that ends a stream of this dialect, and in few others.
+    word: &'static [u8],
+    seen: bool,
+}
+
+impl Ending {
+    /// Of a stream in this dialect; `None` where streams do not say that they are whole.
+    pub(super) fn of(dialect: Dialect) -> Option<Self> {
+        let word: &[u8] = match dialect {
+            Dialect::Chat | Dialect::Completions => b"finish_reason",
+            Dialect::Messages => b"message_stop",
+            Dialect::Responses => b"response.",
+            Dialect::Embeddings | Dialect::Rerank | Dialect::Score => return None,
+        };
+        Some(Self { word, seen: false })
+    }
+
+    /// Looks at one event's data.
+    pub(super) fn look(&mut self, data: &[u8]) {
+        // Most events have no such word: they are not parsed.
+        if self.seen || !(is_done(data) || data.windows(self.word.len()).any(|window| window == self.word)) {
+            return;
+        }
+        self.seen = is_done(data) || Chunk::read(data).is_some_and(|chunk| chunk.ends());
+    }
+
+    /// An event passed that is too long to be read: what it said is not known, and it is given the benefit of the doubt.
+    pub(super) fn overlooked(&mut self) {
+        self.seen = true;
+    }
+
+    /// Whether the engine has said that its stream is whole.
+    pub(super) fn was_seen(&self) -> bool {
+        self.seen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    fn whole(dialect: Dialect, events: &[&str]) -> bool {
+        let mut ending = Ending::of(dialect).expect("it has streams");
+        events.iter().for_each(|data| ending.look(data.as_bytes()));
+        ending.was_seen()
+    }
+
+    #[test]
+    #[contract("F20")]
+    fn each_dialect_has_its_own_word_for_whole() {
+        for (dialect, last) in [
+            (Dialect::Chat, r#"{"choices":[{"delta":{},"finish_reason":"stop"}]}"#),
+            (Dialect::Completions, r#"{"choices":[{"text":"","finish_reason":"length"}]}"#),
+            (Dialect::Chat, "[DONE]"),
+            (Dialect::Messages, r#"{"type":"message_stop"}"#),
+            (Dialect::Responses, r#"{"type":"response.completed","response":{"id":"r"}}"#),
+            (Dialect::Responses, r#"{"type":"response.incomplete","response":{"id":"r"}}"#),
+        ] {
+            assert!(whole(dialect, &["{}", last]), "{last}");
+        }
+    }
+
+    #[test]
+    #[contract("F20")]
+    fn words_of_the_generated_text_end_nothing() {
+        for (dialect, data) in [
+            (Dialect::Chat, r#"{"choices":[{"delta":{"content":"finish_reason"},"finish_reason":null}]}"#),
+            (Dialect::Chat, r#"{"choices":[{"delta":{"content":"[DONE]"},"finish_reason":null}]}"#),
+            (Dialect::Messages, r#"{"type":"content_block_delta","delta":{"text":"message_stop"}}"#),
+            (Dialect::Responses, r#"{"type":"response.output_text.delta","delta":"response.completed"}"#),
+        ] {
+            assert!(!whole(dialect, &[data]), "{data}");
+        }
+    }
+}

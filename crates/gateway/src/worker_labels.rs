@@ -1,0 +1,53 @@
+//! Names of workers as values of a label: bounded, since workers come and go while counters stay.
+//!
+//! **Invariant**: at most [`MOST_WORKERS`] names, and [`OTHER`] beside them. A name that has a label keeps it: a series that
+//! changed its meaning or went away would make rates wrong.
+
+use std::collections::HashSet;
+
+use parking_lot::RwLock;
+
+/// Workers with a label of their own.
+pub(crate) const MOST_WORKERS: usize = 1024;
+/// All the rest.
+pub(crate) const OTHER: &str = "other";
+
+/// The names that have a label.
+#[derive(Debug, Default)]
+pub(crate) struct WorkerLabels(RwLock<HashSet<Box<str>>>);
+
+impl WorkerLabels {
+    /// What a worker is called in a label: its name, or [`OTHER`] where too many came before it.
+    pub(crate) fn label(&self, name: &str) -> String {
+        if !self.0.read().contains(name) {
+            let mut known = self.0.write();
+            if known.len() >= MOST_WORKERS && !known.contains(name) {
+                return OTHER.to_owned();
+            }
+            known.insert(name.into());
+        }
+        name.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    #[test]
+    #[contract("I7", "S68")]
+    fn the_first_names_keep_their_labels_and_all_later_ones_share_one() {
+        let labels = WorkerLabels::default();
+        let name = |n: usize| format!("w{n}");
+        for n in 0..MOST_WORKERS {
+            assert_eq!(labels.label(&name(n)), name(n));
+        }
+        for n in MOST_WORKERS..3 * MOST_WORKERS {
+            assert_eq!(labels.label(&name(n)), OTHER);
+        }
+        assert_eq!(labels.label("w0"), "w0");
+        assert_eq!(labels.0.read().len(), MOST_WORKERS);
+    }
+}

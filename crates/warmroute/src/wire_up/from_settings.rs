@@ -1,0 +1,209 @@
+//! The configuration as the parts of the router read it.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    time::Duration,
+};
+
+use config::{BlockHashKind, Settings};
+use gateway::{
+    Connector, CountLimits, DecisionLogSettings, Disaggregation, Limits, RetryRules, Rewriting, Rules, Waiting,
+};
+use kv_blocks::HashScheme;
+use kv_index::IndexSettings;
+use routing::{OverlapMeasure, Policy, QueueSettings, RingSettings, RoutingSettings, ScoringSettings, SessionMode};
+
+use super::{before_routing, content_routing, model_routing};
+
+/// Most header fields of a request.
+const MAX_HEADERS: usize = 100;
+/// A client that takes nothing of its reply for this long is given up.
+const CLIENT_STALL: Duration = Duration::from_secs(300);
+
+/// How tokens become hashes.
+pub(crate) fn scheme(settings: &Settings) -> HashScheme {
+    match settings.kv_events.block_hash {
+        BlockHashKind::Xxh3 => HashScheme::Xxh3 { seed: settings.kv_events.block_hash_seed },
+        BlockHashKind::Fnv1a => HashScheme::Fnv1a,
+    }
+}
+
+/// The settings of the block index.
+pub(super) fn index(settings: &Settings, scheme: HashScheme) -> IndexSettings {
+    IndexSettings {
+        scheme,
+        memory_budget: settings.kv_events.memory_budget,
+        prediction_max_blocks: settings.kv_events.prediction.max_blocks,
+        unconfirmed_ttl: settings.kv_events.prediction.ttl,
+        prune_target_ratio: settings.kv_events.prediction.prune_target_ratio,
+        secret: RandomState::new().hash_one("index"),
+    }
+}
+
+pub(super) fn decision_log(log: config::DecisionLog) -> DecisionLogSettings {
+    DecisionLogSettings {
+        path: log.path,
+        interval: log.interval,
+        chains: log.chains,
+        include_request_text: log.include_request_text,
+    }
+}
+
+/// The settings of the decision.
+pub(crate) fn routing(settings: &Settings) -> RoutingSettings {
+    let routing = &settings.routing;
+    RoutingSettings {
+        // A test reads every word that the configuration takes.
+        policy: routing.policy.parse().unwrap_or(Policy::Warm),
+        ring: RingSettings {
+            virtual_nodes: settings.prefix_routing.virtual_nodes,
+            load_factor_epsilon: settings.prefix_routing.load_factor_epsilon,
+            seed: routing.hash_seed_of_rings,
+        },
+        continuum_ring: settings.prefix_routing.enabled,
+        scoring: scoring(&settings.kv_cache_index.scoring),
+        overlap_weight: routing.overlap_weight,
+        temperature: routing.temperature,
+        speculative: routing.speculative,
+        speculative_ttl: routing.speculative_ttl,
+        prediction_ttl: settings.kv_events.prediction.ttl,
+        medium_weights: model_routing::medium_weights(routing.medium_weights),
+        dynamo: model_routing::dynamo(routing.dynamo),
+        session: match routing.session.mode {
+            config::SessionMode::Soft => SessionMode::Soft,
+            config::SessionMode::Hard => SessionMode::Hard,
+            config::SessionMode::Off => SessionMode::Off,
+        },
+        queue: QueueSettings {
+            enabled: settings.queue.enabled,
+            hold_above: settings.queue.hold_above,
+            ageing: settings.queue.ageing,
+            max_entries: settings.queue.max_entries,
+            max_bytes: settings.queue.max_bytes,
+        },
+        track_active_blocks: routing.track_active_blocks,
+        kept_candidates: settings.decisions.candidates,
+        ..RoutingSettings::default()
+    }
+}
+
+pub(super) fn thresholds(settings: &config::Parity) -> parity::Settings {
+    parity::Settings {
+        window: settings.window,
+        min_joined: settings.min_joined,
+        drift_ratio: settings.drift_ratio,
+        downgrade_ratio: settings.downgrade_ratio,
+        recover_ratio: settings.recover_ratio,
+    }
+}
+
+fn scoring(scoring: &config::Scoring) -> ScoringSettings {
+    ScoringSettings {
+        overlap_measure: if scoring.relative { OverlapMeasure::Relative } else { OverlapMeasure::PromptFraction },
+        overlap_weight: scoring.overlap_weight,
+        load_weight: scoring.load_weight,
+        health_weight: scoring.health_weight,
+        min_overlap_threshold: scoring.min_overlap_threshold,
+        gpu_tier_weight: scoring.gpu_tier_weight,
+        storage_tier_weight: scoring.storage_tier_weight,
+    }
+}
+
+pub(crate) fn limits(settings: &Settings) -> Limits {
+    let server = &settings.server;
+    Limits {
+        max_head_bytes: server.max_head_bytes,
+        max_body_bytes: server.max_body_bytes,
+        max_held_bytes: server.max_held_bytes,
+        memory_budget: server.memory_budget,
+        counts: CountLimits { choices: server.max_choices, prompts: server.max_prompts, stops: server.max_stop },
+        max_headers: MAX_HEADERS,
+        max_connections: server
+            .max_connections
+            .map_or_else(crate::limits::max_connections, |most| usize::try_from(most.get()).unwrap_or(usize::MAX)),
+        keep_alive: server.keep_alive,
+        head_timeout: server.head_timeout,
+        client_stall: CLIENT_STALL,
+        log_requests: settings.logging.requests,
+    }
+}
+
+pub(crate) fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
+    let (request, retry) = (&settings.request, &settings.retry);
+    Rules {
+        timeout: request.timeout,
+        connect_timeout: request.connect_timeout,
+        stream_idle: request.stream_idle_timeout,
+        stream_total: request.stream_max_duration,
+        strict_streams: request.strict_stream_completion,
+        retry: RetryRules {
+            sends: retry.max_attempts.get(),
+            base_delay: retry.base_delay,
+            max_delay: retry.max_delay,
+            exponential: retry.exponential_backoff,
+            jitter: retry.jitter,
+            budget_ratio: retry.budget_ratio,
+        },
+        scheme,
+        tokenize_budget: settings.routing.tokenize_budget,
+        busy_threshold: settings.routing.busy_threshold,
+        engine_priority: settings.queue.engine_priority,
+        by_model: model_routing::by_model(&settings.routing),
+        reservation_ttl: settings.routing.reservation_ttl,
+        max_prefix_bytes: settings.prefix_routing.max_prefix_length,
+        // Names that are none were refused with the configuration.
+        session_headers: settings.routing.session.headers.iter().filter_map(|name| name.parse().ok()).collect(),
+        disaggregation: disaggregation(settings),
+        clusters: settings.routing.semantic_clusters.as_ref().map(content_routing::clusters),
+        names: before_routing::names(&settings.models),
+        hooks: before_routing::hooks(&settings.hooks),
+        headers: before_routing::headers(settings.compat),
+        deduplication: settings.cache.deduplication,
+        model_lists: before_routing::model_lists(settings),
+        hedge_after: request.hedge_after,
+        shared_prefixes: settings.routing.shared_prefix_routing.map(content_routing::shared_prefixes),
+        rewriting: Rewriting {
+            cache_control: settings.prefix_routing.anthropic_cache_control_injection,
+            volatile_prefix: settings.prefix_routing.strip_volatile_prefix,
+        },
+        waiting: Waiting {
+            busy: settings.queue.enabled.then_some(settings.queue.wait),
+            nobody: settings.queue.engine_wait_timeout,
+            max_entries: settings.queue.max_entries,
+            max_bytes: settings.queue.max_bytes,
+        },
+    }
+}
+
+fn disaggregation(settings: &Settings) -> Disaggregation {
+    Disaggregation {
+        connector: settings.disaggregation.enabled.then_some(match settings.disaggregation.connector {
+            config::Connector::Nixl => Connector::Nixl,
+            config::Connector::Mooncake => Connector::Mooncake,
+            config::Connector::Sglang => Connector::Sglang,
+        }),
+        uncached_token_threshold: settings.disaggregation.uncached_token_threshold,
+        prefill_policy: model_routing::policy(settings.routing.prefill_policy),
+        decode_policy: model_routing::policy(settings.routing.decode_policy),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_policy_that_the_configuration_takes_is_there_and_the_other_way_round() {
+        let schema = config::schema();
+        let words =
+            schema["properties"]["routing"]["properties"]["policy"]["enum"].as_array().expect("a list of words");
+        let known: Vec<Policy> = words
+            .iter()
+            .map(|word| word.as_str().expect("a word").parse().unwrap_or_else(|error| panic!("{error}")))
+            .collect();
+        for policy in Policy::ALL {
+            assert_eq!(known.iter().filter(|known| **known == policy).count(), 1, "{policy}");
+        }
+        assert_eq!(known.len(), Policy::ALL.len());
+    }
+}

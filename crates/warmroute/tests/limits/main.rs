@@ -1,0 +1,20 @@
+//! Limits that hold whatever clients and engines do, and what is refused at them: counts, bytes, memory, patience.
+
+#![allow(clippy::unwrap_used, reason = "a set-up that does not work is a failed test")]
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+#[allow(dead_code, reason = "each test binary uses its own part")]
+#[path = "../faults/fleet.rs"]
+mod fleet;
+
+mod counts;
+mod heads;
+mod held_bytes;
+mod large_reply;
+mod leaving;
+mod memory;
+mod swapped_model;
+mod throttled;
+mod unfinished;
