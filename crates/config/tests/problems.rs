@@ -178,7 +178,6 @@ fn a_key_of_a_later_version_takes_its_default_only() {
     sources::settings("server: {memory_budget: ~}\n");
     sources::settings("circuit_breaker: {sweep: 10s}\nmetrics: {exemplars: true}\nadmin: {dashboard: true}\n");
     for (text, path) in [
-        ("server: {memory_budget: 1GiB}", "server.memory_budget"),
         ("kv_events: {snapshot: /s}", "kv_events.snapshot"),
         ("admin: {dashboard: false}", "admin.dashboard"),
         ("kv_events: {max_events_per_second: 1000}", "kv_events.max_events_per_second"),

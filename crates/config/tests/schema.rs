@@ -24,7 +24,7 @@ fn the_json_schema_describes_every_default_and_no_key_of_a_later_version() {
     assert_eq!(schema["properties"]["server"]["properties"]["keep_alive"]["default"], "75s");
     assert_eq!(schema["properties"]["routing"]["properties"]["overlap_weight"]["maximum"], 100.0);
     assert_eq!(schema["properties"]["backends"], schema["properties"]["workers"]);
-    assert!(schema["properties"]["server"]["properties"].get("memory_budget").is_none());
+    assert!(schema["properties"]["kv_events"]["properties"].get("snapshot").is_none());
     let cache = &schema["properties"]["response_cache"]["properties"];
     assert_eq!(cache["redis"]["properties"]["fallback_capacity"]["default"], 1000);
     assert_eq!(schema["properties"]["decision_log"], schema["properties"]["decisions"]["properties"]["log"]);
