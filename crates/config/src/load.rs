@@ -62,8 +62,16 @@ pub(crate) const MAX_PROBLEMS: usize = 200;
 /// Every problem found, in the order of the file, then those of variables and flags.
 pub fn load(source: Source<'_>) -> Result<Settings, Vec<Problem>> {
     let name = source.name;
-    let (settings, problems) = read(source);
-    if problems.is_empty() { Ok(settings) } else { Err(report(problems, name)) }
+    let more = source.more_workers;
+    let (mut settings, problems) = read(source);
+    if !problems.is_empty() {
+        return Err(report(problems, name));
+    }
+    for (at, worker) in settings.workers.iter_mut().enumerate() {
+        let origin = settings.places.named(&["workers", &at.to_string()]);
+        worker.found = origin.is_some_and(|origin| more.iter().any(|more| more.origin == origin));
+    }
+    Ok(settings)
 }
 
 /// The settings, and everything that is wrong with them.

@@ -43,6 +43,15 @@ impl Places {
         steps(path).is_some_and(|path| self.origins.contains_key(&path))
     }
 
+    /// What a value came from that is not in the file.
+    pub(crate) fn named(&self, path: &[&str]) -> Option<&str> {
+        let path: Vec<String> = path.iter().map(|step| (*step).to_owned()).collect();
+        match self.origins.get(&path) {
+            Some(Origin::Named(name)) => Some(name),
+            _ => None,
+        }
+    }
+
     /// The problem with the place of its key, where that is known.
     pub(crate) fn locate(&self, mut problem: Problem) -> Problem {
         match steps(&problem.path).and_then(|path| self.origins.get(&path)) {

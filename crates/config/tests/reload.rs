@@ -52,3 +52,30 @@ fn what_is_shown_as_in_force_after_a_change_is_what_is_in_force() {
     assert_eq!(again.restart_needed, Vec::<String>::new(), "nothing of what waits is said to be there");
     assert_eq!(again.live, ["kv_events.stale_after", "logging.level", "server.keep_alive"]);
 }
+
+#[test]
+fn workers_that_came_while_the_program_ran_are_told_apart_and_expand_nothing() {
+    let more = [config::MoreWorker {
+        origin: "POST /admin/workers".to_owned(),
+        text: r#"{"name": "b", "url": "http://h:2", "api_key": "${HOME}"}"#.to_owned(),
+    }];
+    let load = |left_out: &[String]| {
+        config::load(config::Source {
+            name: "f.yaml",
+            text: Some("workers: [{name: a, url: 'http://h:1'}, 'c=http://h:3']\n"),
+            env: &[("HOME".to_owned(), "/secret".to_owned())],
+            own_env: &[],
+            overrides: &[],
+            left_out,
+            more_workers: &more,
+            check_url: |url| Ok(url.to_owned()),
+        })
+        .unwrap_or_else(|problems| panic!("{problems:?}"))
+    };
+    let all = load(&[]);
+    let found: Vec<_> = all.workers.iter().map(|worker| (worker.name.as_str(), worker.found)).collect();
+    assert_eq!(found, [("a", false), ("c", false), ("b", true)]);
+    assert_eq!(all.workers[2].api_key.as_ref().map(config::Secret::expose), Some("${HOME}"));
+    let fewer = load(&["c".to_owned(), "a".to_owned()]);
+    assert_eq!(fewer.workers.iter().map(|worker| worker.name.as_str()).collect::<Vec<_>>(), ["b"]);
+}

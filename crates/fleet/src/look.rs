@@ -110,8 +110,8 @@ impl Looker {
     /// Opens and closes a connection. One that opens is followed by a check at once: whoever answers now may be another
     /// process than the one that went down.
     pub(crate) async fn knock(self, before: Before) -> Look {
-        let address = self.orders.asker.url().address();
-        match net::connect(&address, self.orders.connect_timeout).await {
+        let url = self.orders.asker.url();
+        match url.destinations().connect(&url.address(), self.orders.connect_timeout).await {
             Ok(open) => {
                 drop(open);
                 self.check(Before { known: false, ..before }).await

@@ -7,7 +7,7 @@ use std::{collections::HashMap, num::NonZeroU32, time::Duration};
 
 use config::Settings;
 use kv_blocks::{HashScheme, WorkerId};
-use net::WorkerUrl;
+use net::{Destinations, WorkerUrl};
 
 use crate::{
     Engine, Messages, StartError, Trusts,
@@ -58,6 +58,8 @@ impl Roster {
         for worker in &self.workers {
             let url: WorkerUrl =
                 worker.url.parse().map_err(|error| StartError::Url { worker: worker.name.clone(), error })?;
+            // An operator wrote the configuration; who calls or answers a name may not lead anywhere.
+            let url = if worker.found { url.only_at(Destinations::Engines) } else { url };
             let believing = trusts.attach(url, &worker.tls);
             urls.push(believing.map_err(|error| StartError::Trust { worker: worker.name.clone(), error })?);
         }

@@ -22,7 +22,7 @@ pub async fn connect(address: &Address, timeout: Duration) -> io::Result<Stream>
 ///
 /// A certificate that is not believed is [`io::ErrorKind::InvalidData`].
 pub async fn dial(url: &WorkerUrl, timeout: Duration) -> io::Result<Stream> {
-    dial_to(Destinations::Any, url, timeout).await
+    dial_to(url.destinations(), url, timeout).await
 }
 
 /// [`dial`], only to one of these addresses.

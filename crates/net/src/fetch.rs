@@ -96,7 +96,7 @@ pub async fn get(
     timeout: Duration,
     max_bytes: usize,
 ) -> Result<Fetched, FetchError> {
-    Exchange { destinations: Destinations::Any, url, path, timeout, max_bytes }.run(Method::GET, headers, None).await
+    Exchange { destinations: url.destinations(), url, path, timeout, max_bytes }.run(Method::GET, headers, None).await
 }
 
 /// Posts to `path` below the worker's base path. A body is sent as `application/json` unless `headers` say otherwise.
@@ -108,7 +108,7 @@ pub async fn post(
     timeout: Duration,
     max_bytes: usize,
 ) -> Result<Fetched, FetchError> {
-    Exchange { destinations: Destinations::Any, url, path, timeout, max_bytes }.run(Method::POST, headers, body).await
+    Exchange { destinations: url.destinations(), url, path, timeout, max_bytes }.run(Method::POST, headers, body).await
 }
 
 /// The same, to one of these addresses only.

@@ -13,7 +13,7 @@ use std::{
     str::FromStr,
 };
 
-use crate::{Address, Trust};
+use crate::{Address, Destinations, Trust};
 
 /// A worker's base URL: `http://host[:port][/base/path]`, the same with `https`, or `unix:///absolute/path.sock`.
 ///
@@ -32,6 +32,7 @@ pub struct WorkerUrl {
     base: String,
     tls: bool,
     trust: Option<Trust>,
+    only: Destinations,
 }
 
 impl PartialEq for WorkerUrl {
@@ -112,6 +113,17 @@ impl WorkerUrl {
     #[must_use]
     pub fn believing(self, trust: Trust) -> Self {
         Self { trust: Some(trust), ..self }
+    }
+
+    /// The same, connected to only at one of these addresses, whatever its name stands for by then.
+    #[must_use]
+    pub fn only_at(self, only: Destinations) -> Self {
+        Self { only, ..self }
+    }
+
+    /// Which addresses it may be connected to at.
+    pub fn destinations(&self) -> Destinations {
+        self.only
     }
 
     /// Whether connections are encrypted.
@@ -212,9 +224,13 @@ impl FromStr for WorkerUrl {
         match scheme.to_ascii_lowercase().as_str() {
             "http" => http(rest, Tls::Without),
             "https" => http(rest, Tls::With),
-            "unix" if rest.starts_with('/') && rest.len() > 1 && !rest.ends_with('/') => {
-                Ok(Self { address: Address::Unix(PathBuf::from(rest)), base: String::new(), tls: false, trust: None })
-            }
+            "unix" if rest.starts_with('/') && rest.len() > 1 && !rest.ends_with('/') => Ok(Self {
+                address: Address::Unix(PathBuf::from(rest)),
+                base: String::new(),
+                tls: false,
+                trust: None,
+                only: Destinations::Any,
+            }),
             "unix" => Err(WorkerUrlError::RelativeSocket { url: text.to_owned() }),
             _ => Err(WorkerUrlError::Scheme { scheme: scheme.to_owned() }),
         }
@@ -242,7 +258,13 @@ fn http(rest: &str, tls: Tls) -> Result<WorkerUrl, WorkerUrlError> {
         None => 80,
         Some(text) => parse_port(text)?,
     };
-    Ok(WorkerUrl { address: Address::Tcp { host, port }, base: check_path(path)?, tls: tls == Tls::With, trust: None })
+    Ok(WorkerUrl {
+        address: Address::Tcp { host, port },
+        base: check_path(path)?,
+        tls: tls == Tls::With,
+        trust: None,
+        only: Destinations::Any,
+    })
 }
 
 fn split_port(authority: &str) -> Result<(&str, Option<&str>), WorkerUrlError> {

@@ -65,6 +65,7 @@ fn worker(entry: &Checked, name: String, url: String, role: Role, kv_events: Wor
     Worker {
         name,
         url,
+        found: false,
         engine: entry.key("type").word().and_then(Engine::from_word),
         models: texts("models"),
         role,

@@ -17,6 +17,8 @@ pub struct Worker {
     pub name: String,
     /// Its base URL, as [`crate::Source::check_url`] accepted it.
     pub url: String,
+    /// It came while the program ran ([`crate::MoreWorker`]).
+    pub found: bool,
     /// What kind of engine it is; `None` = probed.
     pub engine: Option<Engine>,
     /// It serves only these models; empty = those it lists.

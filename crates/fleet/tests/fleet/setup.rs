@@ -23,6 +23,7 @@ pub(crate) fn worker(name: &str, url: &str) -> Worker {
     Worker {
         name: name.to_owned(),
         url: url.to_owned(),
+        found: false,
         engine: None,
         models: Vec::new(),
         role: Role::Unified,

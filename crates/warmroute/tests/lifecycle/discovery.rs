@@ -84,3 +84,19 @@ fn every_address_behind_a_name_is_a_worker_and_a_name_server_that_fails_changes_
     it.until_ready(&[&second]);
     drop((one, two));
 }
+
+#[test]
+#[contract("S40")]
+fn a_name_that_comes_to_lead_to_a_metadata_service_is_not_connected_to() {
+    let known = Arc::new(Mutex::new(vec![[169, 254, 169, 254]]));
+    let server = name_server(Arc::clone(&known));
+    let yaml = format!(
+        "discovery: {{dns: [{{host: engines.test, port: 80, server: \"{server}\", interval: 200ms}}]}}\nhealth_checks: {{timeout: 2s}}\n"
+    );
+    let it = Configured::start(0, |_| yaml.clone(), &[]);
+    let told = eventually("the worker to be refused", || {
+        let workers = it.router.workers();
+        Some(workers.first()?["last_error"].as_str()?.to_owned())
+    });
+    assert!(told.contains("metadata"), "{told}");
+}
