@@ -8,6 +8,7 @@ use std::{
 };
 
 use serde_json::Value;
+use tempfile::NamedTempFile;
 
 /// A running `warmroute`. Dropping it kills the process and waits for it.
 pub struct Program {
@@ -16,6 +17,8 @@ pub struct Program {
     pub ready: Value,
     stderr: Arc<Mutex<String>>,
     reader: Option<JoinHandle<()>>,
+    /// Its configuration, which it looks at while it runs.
+    file: Option<NamedTempFile>,
 }
 
 /// A `warmroute` that has ended by itself.
@@ -58,7 +61,7 @@ impl Program {
             let _ = reader.join();
             panic!("no ready line from {args:?}, stderr: {}", stderr.lock().unwrap());
         };
-        Self { child, ready, stderr, reader: Some(reader) }
+        Self { child, ready, stderr, reader: Some(reader), file: None }
     }
 
     /// A simulated engine on free ports; later flags override.
@@ -95,11 +98,12 @@ impl Program {
 
     /// The same, with a configuration file of this text.
     pub fn serve_with(yaml: &str, workers: &[String], flags: &[&str]) -> Self {
-        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let file = NamedTempFile::new().expect("a temporary file");
         std::fs::write(file.path(), yaml).expect("it can be written");
         let path = file.path().to_str().expect("its name is text");
-        // The file is read before the ready line comes.
-        Self::serve(workers, &[&["-c", path], flags].concat())
+        let mut program = Self::serve(workers, &[&["-c", path], flags].concat());
+        program.file = Some(file);
+        program
     }
 
     /// Runs it to its end.
