@@ -187,6 +187,7 @@ fn server(section: &Checked) -> Server {
         max_connections: section.key("max_connections").count_or_word(),
         keep_alive: section.key("keep_alive").duration(),
         head_timeout: section.key("head_timeout").duration(),
+        half_close: section.key("half_close").bool(),
         drain_timeout: section.key("drain_timeout").duration(),
         drain_grace: section.key("drain_grace").duration(),
         runtime_threads: section.key("runtime_threads").count_or_word(),

@@ -136,6 +136,7 @@ impl Settings {
             memory_budget: live.memory_budget,
             keep_alive: live.keep_alive,
             head_timeout: live.head_timeout,
+            half_close: live.half_close,
             ..old.server
         };
         new.admin = old.admin;

@@ -160,6 +160,8 @@ pub struct Server {
     pub keep_alive: Duration,
     /// A request head must be complete within this.
     pub head_timeout: Duration,
+    /// Whether who ended its side of the connection still gets its answer.
+    pub half_close: bool,
     /// Running streams get this long after a stop signal.
     pub drain_timeout: Duration,
     /// New connections are served for this long after it.

@@ -71,6 +71,8 @@ pub struct Limits {
     pub head_timeout: Duration,
     /// A client that takes nothing of its reply for this long is given up.
     pub client_stall: Duration,
+    /// Whether a client that ended its side of the connection still waits for its reply; if not, it is gone.
+    pub half_close: bool,
     /// Whether one line is logged for each request.
     pub log_requests: bool,
 }

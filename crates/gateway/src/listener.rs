@@ -185,6 +185,7 @@ async fn connection(gateways: Arc<InForce>, stream: net::Stream, mut phase: watc
     builder
         .timer(TokioTimer::new())
         .header_read_timeout(limits.keep_alive)
+        .half_close(limits.half_close)
         .max_headers(limits.max_headers)
         .max_buf_size(READ_BUFFER);
     let connection = builder.serve_connection(TokioIo::new(stream), service);

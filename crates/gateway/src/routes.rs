@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    #[contract("S43")]
+    #[contract("S43", "V45")]
     fn control_endpoints_of_engines_are_not_routes() {
         for path in ["/pause", "/sleep", "/update_weights", "/collective_rpc", "/reset_prefix_cache", "/invocations"] {
             assert!(matches!(find(&Method::POST, path), Found::Nothing), "{path}");

@@ -113,6 +113,13 @@ const SERVER: &[Key] = &[
     ),
     key("keep_alive", SECONDS, "75s", "An idle client connection is closed after this."),
     key("head_timeout", SECONDS, "10s", "A request head must be complete within this."),
+    key(
+        "half_close",
+        Kind::Bool,
+        "false",
+        "A client that ends its side of the connection after its request still gets the answer. Few clients do that, and who \
+         closes looks the same: such a request is not aborted before something is written to it.",
+    ),
     key("drain_timeout", SECONDS_OR_ZERO, "300s", "How long running streams may go on after a stop signal."),
     key(
         "drain_grace",

@@ -124,6 +124,7 @@ pub(crate) fn limits(settings: &Settings) -> Limits {
         keep_alive: server.keep_alive,
         head_timeout: server.head_timeout,
         client_stall: CLIENT_STALL,
+        half_close: server.half_close,
         log_requests: settings.logging.requests,
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use contract_id::contract;
+use serde_json::Value;
 
 use crate::{
     fleet::{CHAT, Scripted, Simulated, fine},
@@ -105,6 +106,32 @@ fn a_client_that_leaves_while_it_still_sends_costs_nothing() {
     });
     scripted.router.settled();
     assert_eq!(scripted.requests(), 0);
+}
+
+#[test]
+#[contract("F38", "I6")]
+fn a_client_that_ends_its_side_is_gone_unless_it_may_still_wait_for_its_answer() {
+    let engines = &["--no-kv-events", "--itl-ms", "20"];
+    let ask = |fleet: &Simulated, body: Value| {
+        let mut client = RawClient::chat(&fleet.router.data(), &body);
+        eventually("it runs", || (fleet.engines[0].stats()["running"] == 1).then_some(()));
+        client.half_close();
+        client
+    };
+    let strict = Simulated::start(1, engines, "");
+    let _waiting = ask(&strict, chat("sim", "hi", 20_000));
+    eventually("it is aborted", || (strict.engines[0].stats()["aborted"] == 1).then_some(()));
+
+    let patient = Simulated::start(1, engines, "server: {half_close: true}");
+    let plain = ask(&patient, chat("sim", "hi", 100)).reply();
+    assert_eq!(plain.json()["usage"]["completion_tokens"], 100);
+    let stream = ask(&patient, streamed(chat("sim", "hi", 100))).reply();
+    assert!(stream.clean && stream.text().trim_end().ends_with("data: [DONE]"), "{}", stream.text());
+    assert_eq!(patient.engines[0].stats()["aborted"], 0);
+    // Who left for good is found out by the next event of its stream.
+    drop(ask(&patient, streamed(chat("sim", "hi", 20_000))));
+    eventually("it is aborted", || (patient.engines[0].stats()["aborted"] == 1).then_some(()));
+    patient.router.settled();
 }
 
 #[test]

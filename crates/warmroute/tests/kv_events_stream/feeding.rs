@@ -40,7 +40,7 @@ fn fed(routed: &Routed) -> Program {
 }
 
 #[test]
-#[contract("CK43", "MC9")]
+#[contract("CK43", "MC9", "V41")]
 fn a_router_that_follows_another_one_s_stream_holds_the_same_blocks() {
     let routed = Routed::start(&[&["--kv-blocks", "48", "--host-blocks", "1000"], &["--kv-blocks", "64"]]);
     traffic(&routed, &["before", "the", "second", "router"]);
