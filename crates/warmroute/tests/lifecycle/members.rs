@@ -189,13 +189,17 @@ fn what_operators_say_of_a_worker_goes_before_what_the_file_and_discovery_say() 
     std::fs::write(&list, format!("- {{name: b, url: \"{}\"}}\n", urls[1])).unwrap();
     it.until_ready(&["a"]);
 
-    // An own one in the place of the file's, for a while; discovery's other workers are not touched by it.
+    // Whom operators named stays theirs when discovery finds another one of that name.
+    let post = it.post("/admin/workers", &json!({"name": "e", "url": urls[2]}));
+    assert_eq!(post.status, 201, "{}", post.text());
+    std::fs::write(&list, format!("- {{name: d, url: \"{}\"}}\n- {{name: e, url: \"{}\"}}\n", urls[1], urls[1]))
+        .unwrap();
+    it.until_ready(&["a", "d", "e"]);
+    assert!(it.router.workers().iter().any(|it| it["name"] == "e" && it["url"] == json!(urls[2])));
+
+    // An own one in the place of the file's, for a while.
     let put = it.call("PUT", "/admin/workers/a", json!({"url": urls[2], "lease_ttl": "1s"}).to_string().as_bytes());
     assert_eq!((put.status, &put.json()["url"]), (200, &json!(urls[2])), "{}", put.text());
-    std::fs::write(&list, format!("- {{name: a, url: \"{}\"}}\n- {{name: d, url: \"{}\"}}\n", urls[1], urls[1]))
-        .unwrap();
-    eventually("d to be taken", || it.states().iter().any(|(name, _)| name == "d").then_some(()));
-    std::fs::write(&list, format!("- {{name: d, url: \"{}\"}}\n", urls[1])).unwrap();
     eventually("the file's own to be back", || {
         let back = it
             .router
