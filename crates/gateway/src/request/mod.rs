@@ -283,6 +283,7 @@ async fn carried(
         settle.waited(wait.told());
         let Placed { decision, lease, prefill, turn } = match placed {
             Ok(placed) => placed,
+            Err(TurnedAway { .. }) if pin.is_none() && tries.waits_after_all(gateway) => continue,
             Err(TurnedAway { refusal, error }) => {
                 settle.refused(refusal);
                 return last_word(settle, tries.last.map_or_else(|| LastWord::Error(error), |it| it.reply));

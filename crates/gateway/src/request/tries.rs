@@ -32,6 +32,20 @@ impl Tries {
         self.sends += 1;
     }
 
+    /// Others could have taken it when it failed, and are gone by now: whether it waits as one that found nobody.
+    pub(super) fn waits_after_all(&mut self, gateway: &Gateway) -> bool {
+        let class = self.last.as_ref().and_then(|failure| failure.class);
+        let nothing_came = matches!(class, Some(AttemptClass::C0 | AttemptClass::C1));
+        let now = gateway.clock.now();
+        let in_time = self.failed_at.is_some_and(|failed_at| now.since(failed_at) < gateway.lobby.rules().nobody);
+        if self.waits_for_anybody || !nothing_came || !in_time {
+            return false;
+        }
+        self.waits_for_anybody = true;
+        self.excluded.clear();
+        true
+    }
+
     /// Whether another attempt may follow, after the pause that it needs. The rule is the table in [`crate::retry`].
     pub(super) async fn again(
         &mut self,
