@@ -27,7 +27,7 @@ pub struct HistoryEntry {
     pub id: u64,
     /// When, RFC 3339.
     pub at: String,
-    /// Who asked for it: `start`, `file`, `admin`, `signal`, `discovery`.
+    /// Who asked for it: `start`, `file`, `admin`, `signal`, `discovery`, `lease`.
     pub source: &'static str,
     /// `applied` or `rejected`.
     pub result: &'static str,

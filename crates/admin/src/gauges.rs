@@ -110,7 +110,7 @@ fn index(out: &mut Writer<'_>, stats: &IndexStats, blocks: [u64; Tier::ALL.len()
     out.counters("warmroute_index_shed", "Blocks that the index refused", [(reason, stats.shed)])
 }
 
-/// Every part that can be degraded, so that an alert on one never lacks its series.
+/// Every part of these that can be degraded, so that an alert on one never lacks its series.
 fn degraded(snapshot: &Snapshot, config: bool) -> impl Iterator<Item = (&'static str, bool)> {
     let workers = snapshot.ready() < snapshot.workers.len() || snapshot.workers.is_empty();
     let tokenizer = snapshot.models.values().any(|model| model.artefacts.problem.is_some());

@@ -11,7 +11,7 @@ use crate::{
 pub type CheckUrl = fn(&str) -> Result<String, String>;
 
 /// A value that a flag sets.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
     /// Which key, as in `routing.policy`, `workers` (once per worker), `models.entries["a.b"].tokenizer`,
     /// `workers["w1"].kv_events.endpoint`.

@@ -117,12 +117,14 @@ fn a_file_of_continuum_router_keeps_its_keys_and_names_those_without_a_counterpa
 #[test]
 fn every_example_of_continuum_comes_out_as_it_went_in() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/seed-configs");
+    let mut seen = 0;
     for entry in std::fs::read_dir(folder).expect("the folder of fixtures") {
         let path = entry.expect("an entry").path();
         let name = path.display().to_string();
         if !name.contains("continuum-") {
             continue;
         }
+        seen += 1;
         let theirs = std::fs::read_to_string(&path).expect("a text");
         let ours = convert_continuum(&name, &theirs).unwrap_or_else(|problems| panic!("{}", lines(&problems)));
         assert!(without_counterpart(&ours).is_empty(), "{ours}");
@@ -133,6 +135,7 @@ fn every_example_of_continuum_comes_out_as_it_went_in() {
             |text: &str| load_all(text, &env, flags).unwrap_or_else(|p| panic!("{text}\n{}", lines(&p))).to_yaml();
         assert_eq!(shown(&ours), shown(&theirs), "{name}");
     }
+    assert_eq!(seen, 22, "the documents have 22 blocks");
 }
 
 proptest! {

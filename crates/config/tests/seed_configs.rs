@@ -104,7 +104,9 @@ fn credentials_of_the_second_tier_are_never_shown() {
 #[test]
 #[contract("V46")]
 fn a_file_of_the_other_router_is_answered_with_the_command_that_converts_it() {
-    for (name, text) in files("vllm-router-") {
+    let files = files("vllm-router-");
+    assert_eq!(files.len(), 2, "a file for each shape");
+    for (name, text) in files {
         let problem = only(load(&text).expect_err(&name));
         assert_eq!(problem.message, "this is a configuration of vLLM Router", "{name}");
         assert!(

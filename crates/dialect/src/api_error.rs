@@ -2,7 +2,7 @@
 //!
 //! Texts come from the router alone: neither an engine's words nor an internal address belong in `message`.
 
-use crate::{ErrorCode, json};
+use crate::{ErrorCode, json::Object};
 
 /// One error, as a client will see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,35 +82,13 @@ impl ApiError {
     /// );
     /// ```
     pub fn openai_body(&self, request_id: &str) -> Vec<u8> {
-        let mut body = String::with_capacity(160 + self.message.len());
-        body.push_str(r#"{"error":{"message":"#);
-        json::write_string(&mut body, &self.message);
-        body.push_str(r#","type":"#);
-        json::write_string(&mut body, self.code.openai_type());
-        body.push_str(r#","param":"#);
-        match &self.param {
-            Some(param) => json::write_string(&mut body, param),
-            None => body.push_str("null"),
-        }
-        body.push_str(r#","code":"#);
-        json::write_string(&mut body, self.code.as_str());
-        body.push_str(r#","request_id":"#);
-        json::write_string(&mut body, request_id);
-        body.push_str("}}");
-        body.into_bytes()
+        let (kind, code) = (self.code.openai_type(), self.code.as_str());
+        openai_error(&self.message, kind, self.param.as_deref(), code, Some(request_id))
     }
 
     /// The body on Anthropic-shaped routes.
     pub fn anthropic_body(&self, request_id: &str) -> Vec<u8> {
-        let mut body = String::with_capacity(120 + self.message.len());
-        body.push_str(r#"{"type":"error","error":{"type":"#);
-        json::write_string(&mut body, self.code.anthropic_type());
-        body.push_str(r#","message":"#);
-        json::write_string(&mut body, &self.message);
-        body.push_str(r#"},"request_id":"#);
-        json::write_string(&mut body, request_id);
-        body.push('}');
-        body.into_bytes()
+        anthropic_error(self.code.anthropic_type(), &self.message, Some(request_id))
     }
 
     /// The last event of an OpenAI-shaped stream that was cut. No `[DONE]` may follow it.
@@ -124,6 +102,48 @@ impl ApiError {
     pub fn anthropic_stream_event(&self, request_id: &str) -> Vec<u8> {
         event(b"event: error\ndata: ", &self.anthropic_body(request_id))
     }
+}
+
+/// An error as OpenAI's clients read it, whoever it comes from.
+pub(crate) fn openai_error(
+    message: &str,
+    kind: &str,
+    param: Option<&str>,
+    code: &str,
+    request_id: Option<&str>,
+) -> Vec<u8> {
+    let mut body = String::with_capacity(160 + message.len());
+    let mut object = Object::open(&mut body);
+    let mut error = object.object("error");
+    error.text("message", message);
+    error.text("type", kind);
+    match param {
+        Some(param) => error.text("param", param),
+        None => error.raw("param", "null"),
+    }
+    error.text("code", code);
+    if let Some(id) = request_id {
+        error.text("request_id", id);
+    }
+    error.close();
+    object.close();
+    body.into_bytes()
+}
+
+/// The same as Anthropic's clients read it.
+pub(crate) fn anthropic_error(kind: &str, message: &str, request_id: Option<&str>) -> Vec<u8> {
+    let mut body = String::with_capacity(120 + message.len());
+    let mut object = Object::open(&mut body);
+    object.text("type", "error");
+    let mut error = object.object("error");
+    error.text("type", kind);
+    error.text("message", message);
+    error.close();
+    if let Some(id) = request_id {
+        object.text("request_id", id);
+    }
+    object.close();
+    body.into_bytes()
 }
 
 fn event(lead: &[u8], body: &[u8]) -> Vec<u8> {

@@ -18,9 +18,9 @@ const EPHEMERAL: &str = r#"{"type":"ephemeral"}"#;
 /// );
 /// ```
 pub fn with_cache_control(body: &[u8]) -> Option<Vec<u8>> {
-    let text = std::str::from_utf8(body).ok()?;
-    let left = MOST.saturating_sub(markers(text));
-    let system = json::members(text).flatten().filter(|(key, _)| json::decode(key) == "system").last()?.1;
+    let asked = json::object(body)?;
+    let left = MOST.saturating_sub(markers(asked.as_str()));
+    let system = asked.member("system")?;
     if left == 0 {
         return None;
     }

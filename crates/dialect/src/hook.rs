@@ -27,7 +27,7 @@ pub enum HookAnswer<'a> {
 /// assert_eq!(dialect::named_model(b"[1]"), None);
 /// ```
 pub fn named_model(body: &[u8]) -> Option<String> {
-    let body = object(body)?;
+    let body = json::object(body)?;
     body.member("model")?.string().map(Cow::into_owned)
 }
 
@@ -38,7 +38,7 @@ pub fn named_model(body: &[u8]) -> Option<String> {
 /// assert_eq!(question, r#"{"request_id":"r1","route":"/v1/completions","model":"m","body":{"model":"m"}}"#);
 /// ```
 pub fn hook_question(request_id: &str, route: &str, body: &[u8]) -> Option<String> {
-    let body = object(body)?;
+    let body = json::object(body)?;
     let model = body.member("model").and_then(RawJson::string);
     let mut question = String::with_capacity(body.as_str().len() + 128);
     question += r#"{"request_id":"#;
@@ -65,7 +65,7 @@ pub fn hook_question(request_id: &str, route: &str, body: &[u8]) -> Option<Strin
 /// assert_eq!(hook_answer(br#"{"action":"transform"}"#), None);
 /// ```
 pub fn hook_answer(reply: &[u8]) -> Option<HookAnswer<'_>> {
-    let reply = object(reply)?;
+    let reply = json::object(reply)?;
     match &*reply.member("action")?.string()? {
         "allow" => Some(HookAnswer::Allow),
         "reject" => Some(HookAnswer::Reject {
@@ -79,9 +79,4 @@ pub fn hook_answer(reply: &[u8]) -> Option<HookAnswer<'_>> {
         "transform" => reply.member("body").filter(|body| body.as_str().starts_with('{')).map(HookAnswer::Transform),
         _ => None,
     }
-}
-
-fn object(text: &[u8]) -> Option<RawJson<'_>> {
-    let text = std::str::from_utf8(text).ok()?;
-    json::whole(text).ok().filter(|whole| whole.as_str().starts_with('{'))
 }

@@ -1,6 +1,6 @@
 //! What the router reads of requests and replies, and what it says itself.
 //!
-//! Five things: a borrowed view of a request body ([`view`]), a splitter of event streams with the few facts worth
+//! Above all: a borrowed view of a request body ([`view`]), a splitter of event streams with the few facts worth
 //! reading in them ([`SseSplitter`], [`Chunk`]), error bodies ([`ApiError`]), the one way to change members of a body
 //! that leaves every other byte as it was ([`splice()`]), and Anthropic's messages in the words of a chat
 //! ([`messages_to_chat`]). Nothing here opens a socket or reads a clock.
@@ -47,4 +47,4 @@ pub use sse::{MAX_EVENT_BYTES, SseEvent, SsePushed, SseSplitter};
 pub use texts::{last_said, opening};
 pub use tokenize::{DetokenizeView, TokenizeView, detokenize_view, tokenize_view};
 pub use view::{Dialect, Fidelity, PromptPart, Rendering, RequestView, Session, ViewError, view};
-pub use volatile_prefix::{steady_message, volatile_prefix, without_volatile_prefix};
+pub use volatile_prefix::{steady_message, without_volatile_prefix};

@@ -31,13 +31,6 @@ pub struct KeyedRequest<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestKey([u8; 32]);
 
-impl RequestKey {
-    /// Its bytes.
-    pub fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-}
-
 /// The key of a request; `None` if its body is not one JSON object.
 ///
 /// ```

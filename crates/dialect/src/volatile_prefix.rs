@@ -11,13 +11,7 @@ use crate::{Dialect, Edit, RawJson, json, json::write_string, splice};
 const NAME: &str = "x-anthropic-billing-header:";
 
 /// How many bytes of a system prompt are such a line: the name, its values, and the ends of line behind them.
-///
-/// ```
-/// let text = "x-anthropic-billing-header: cc_version=2.1.37; cch=a1;You are terse.";
-/// assert_eq!(&text[dialect::volatile_prefix(text)..], "You are terse.");
-/// assert_eq!(dialect::volatile_prefix("You are terse."), 0);
-/// ```
-pub fn volatile_prefix(text: &str) -> usize {
+fn volatile_prefix(text: &str) -> usize {
     let named = text.get(..NAME.len()).is_some_and(|start| start.eq_ignore_ascii_case(NAME));
     if !named {
         return 0;
@@ -82,18 +76,15 @@ pub fn steady_message(message: RawJson<'_>) -> Cow<'_, str> {
 /// The body without such a line before its system prompt; `None` where there is none.
 pub fn without_volatile_prefix(dialect: Dialect, body: &[u8]) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(body).ok().filter(|text| text.contains(NAME))?;
-    let member = |name: &str| {
-        let named = json::members(text).flatten().filter(|(key, _)| json::decode(key) == name).last();
-        named.map(|(_, value)| value)
-    };
+    let asked = json::whole(text).ok()?;
     match dialect {
         Dialect::Messages => {
-            let edit = shortened(member("system")?)?;
+            let edit = shortened(asked.member("system")?)?;
             let edit = edit.as_deref().map_or(Edit::Remove("system"), |value| Edit::Set("system", value));
             splice(body, &[edit]).ok()
         }
         Dialect::Chat => {
-            let messages = member("messages")?;
+            let messages = asked.member("messages")?;
             let mut elements = messages.elements()?;
             let first = elements.next()?;
             let content = shortened(first.member("content")?)?;
@@ -152,6 +143,8 @@ mod tests {
     fn the_line_ends_where_its_values_end_or_its_line_does() {
         let rest = |text: &str| text[volatile_prefix(text)..].to_owned();
         assert_eq!(rest(LINE), "");
+        assert_eq!(rest("x-anthropic-billing-header: cc_version=2.1.37; cch=a1;You are terse."), "You are terse.");
+        assert_eq!(volatile_prefix("You are terse."), 0);
         assert_eq!(rest(&format!("{LINE}You are a=b; it")), "You are a=b; it");
         assert_eq!(rest(&format!("{LINE}\n\nYou")), "You");
         assert_eq!(rest("x-anthropic-billing-header: cch=1\nYou"), "You");

@@ -128,7 +128,7 @@ fn chunks(events: &[Value], include_usage: bool) -> (Vec<String>, Streamed) {
         }
     }
     if last == Streamed::Going {
-        last = stream.finish(&mut out);
+        last = stream.finish();
     }
     let text = String::from_utf8(out).unwrap();
     (text.split_terminator("\n\n").map(|chunk| chunk.strip_prefix("data: ").unwrap().to_owned()).collect(), last)

@@ -306,14 +306,6 @@ impl Board {
         }
     }
 
-    /// A worker may have become another one.
-    pub(crate) fn doubt(&self, id: WorkerId) {
-        if let Some(entry) = find(&mut self.entries.lock(), id) {
-            entry.concerned = true;
-            entry.wake.notify_one();
-        }
-    }
-
     /// A request succeeded.
     pub(crate) fn request_succeeded(&self, id: WorkerId) {
         let failed = self.failing.read().get(&id).is_some_and(|failing| failing.swap(false, Ordering::Relaxed));

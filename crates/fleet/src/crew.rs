@@ -101,7 +101,10 @@ impl Crew {
         }
         for (orders, worker) in all.into_iter().zip(&roster.workers) {
             if let Some(keeper) = keepers.iter().find(|keeper| keeper.id == orders.id) {
-                self.board.change(orders.id, |entry| entry.configure(worker));
+                // Every change is a new snapshot of all workers, and most of them are as they were.
+                if self.board.with(orders.id, |entry| entry.is_configured(worker)) == Some(false) {
+                    self.board.change(orders.id, |entry| entry.configure(worker));
+                }
                 keeper.orders.send_if_modified(|known| {
                     let news = **known != orders;
                     if news {

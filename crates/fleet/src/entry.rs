@@ -95,19 +95,20 @@ impl Entry {
         Self::new(view, Health::new(health), orders.streams.wanted())
     }
 
-    /// Takes over what the configuration alone says of it. What must be asked of the worker anew, its supervisor asks.
-    pub(crate) fn configure(&mut self, worker: &config::Worker) {
+    /// Whether what the configuration alone says of it is in the view already.
+    pub(crate) fn is_configured(&self, worker: &config::Worker) -> bool {
         let view = &self.view;
-        let same = view.role == worker.role
+        view.role == worker.role
             && view.bootstrap_port == worker.bootstrap_port
             && view.weight.to_bits() == worker.weight.to_bits()
             && view.api_key == worker.api_key
             && view.verified != worker.tls.insecure_skip_verify
             && view.allow_tiers == worker.allow_tiers
-            && worker.block_size.is_none_or(|size| view.block_size_known && view.block_size == size);
-        if same {
-            return;
-        }
+            && worker.block_size.is_none_or(|size| view.block_size_known && view.block_size == size)
+    }
+
+    /// Takes it over. What must be asked of the worker anew, its supervisor asks.
+    pub(crate) fn configure(&mut self, worker: &config::Worker) {
         let view = Arc::make_mut(&mut self.view);
         view.role = worker.role;
         view.bootstrap_port = worker.bootstrap_port;

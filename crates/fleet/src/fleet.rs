@@ -141,7 +141,7 @@ impl Fleet {
     /// A worker does not know what it was asked for by the list that it gave: it is looked at soon. Cheap and
     /// non-blocking; unknown workers are ignored.
     pub fn doubt(&self, worker: WorkerId) {
-        self.board.doubt(worker);
+        self.board.want_look(worker);
     }
 
     /// A request was answered, whole where that is not known from its head, with a status below 500. Cheap and

@@ -31,15 +31,15 @@ use crate::{
     load_telemetry::LoadCollector,
     lobby::{Lobby, Waiting},
     memory::Memory,
-    metrics::{ClusterResults, Metrics},
+    metrics::{Metrics, Results},
     model_lists::{ModelListSettings, ModelLists},
     model_names::ModelNames,
     model_routing::ModelRouting,
     on_hold::OnHold,
     prefix_telemetry::PrefixCollector,
     request::{
-        ClusterSettings, Clusters, Disaggregation, Hedging, HookSettings, Hooks, Identify, Prefills, ReplyHeaders,
-        Rewriting, StreamLimits,
+        ClusterSettings, Clusters, Disaggregation, HookSettings, Hooks, Identify, Prefills, ReplyHeaders, Rewriting,
+        StreamLimits, hedge_results,
     },
     reservations::Reservations,
     response_homes::ResponseHomes,
@@ -171,7 +171,7 @@ pub struct GatewayParts {
 /// What every request shares: what goes on over a change of the configuration, and the rules in force.
 ///
 /// A request keeps the one it began with ([`crate::InForce`]): it ends by the rules that it began by.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Gateway {
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) router: Arc<Router>,
@@ -193,7 +193,7 @@ pub struct Gateway {
     pub(crate) decision_ids: Arc<DecisionIds>,
     pub(crate) cut: Arc<CutSwitch>,
     pub(crate) reservations: Arc<Reservations>,
-    pub(crate) prefill: Prefills,
+    pub(crate) prefill: Arc<Prefills>,
     pub(crate) clusters: Option<Arc<Clusters>>,
     pub(crate) shared_prefixes: Option<Arc<SharedPrefixes>>,
     pub(crate) names: ModelNames,
@@ -201,7 +201,7 @@ pub struct Gateway {
     pub(crate) response_homes: Arc<ResponseHomes>,
     pub(crate) alike: Arc<Alike>,
     pub(crate) model_lists: Arc<ModelLists>,
-    pub(crate) hedging: Arc<Hedging>,
+    pub(crate) hedging: Results,
     pub(crate) on_hold: Arc<OnHold>,
     pub(crate) memory: Arc<Memory>,
     /// Requests whose account is open.
@@ -214,7 +214,7 @@ pub struct Gateway {
 }
 
 /// [`Rules`] as the stages read them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct RequestRules {
     pub(crate) timeout: Duration,
     pub(crate) connect_timeout: Duration,
@@ -276,14 +276,16 @@ impl Gateway {
             rules.connect_timeout,
         ));
         let clusters = rules.clusters.clone().map(|settings| {
-            let results = ClusterResults::registered(registry);
+            let help = "Requests by what came of looking for their semantic cluster";
+            let all = ["matched", "named", "below_threshold", "not_learnt", "no_text", "failed"];
+            let results = Results::registered(registry, "warmroute_semantic_clusters", help, &all);
             Arc::new(Clusters::new(settings, Arc::clone(&fleet), pools.clone(), clock, rules.connect_timeout, results))
         });
         Self {
             clusters,
             hooks,
             names,
-            hedging: Arc::new(Hedging::new(registry)),
+            hedging: hedge_results(registry),
             model_lists: Arc::new(ModelLists::new(rules.model_lists, registry)),
             alike: Arc::new(Alike::new(rules.deduplication.unwrap_or_default(), clock, registry)),
             shared_prefixes: rules.shared_prefixes.map(|settings| Arc::new(SharedPrefixes::new(settings))),
@@ -304,7 +306,7 @@ impl Gateway {
             response_homes: Arc::default(),
             on_hold: Arc::default(),
             memory: Arc::new(Memory::registered(registry)),
-            prefill: Prefills::new(rules.disaggregation),
+            prefill: Arc::new(Prefills::new(rules.disaggregation)),
             rules: RequestRules::of(rules),
             metrics: Arc::new(Metrics::new(registry)),
             pools,
@@ -328,38 +330,11 @@ impl Gateway {
         Self {
             hooks: self.hooks.replaced(std::mem::take(&mut rules.hooks)),
             names: std::mem::take(&mut rules.names),
-            fleet: Arc::clone(&self.fleet),
-            router: Arc::clone(&self.router),
-            desk: Arc::clone(&self.desk),
-            lobby: Arc::clone(&self.lobby),
-            ring: Arc::clone(&self.ring),
-            prefix_tally: Arc::clone(&self.prefix_tally),
-            log: self.log.clone(),
-            judge: Arc::clone(&self.judge),
-            clock: self.clock,
-            keys: self.keys.clone(),
             limits,
             budget: self.budget.with_ratio(rules.retry.budget_ratio),
-            prefill: Prefills::new(rules.disaggregation),
+            prefill: Arc::new(Prefills::new(rules.disaggregation)),
             rules: RequestRules::of(rules),
-            identify: Arc::clone(&self.identify),
-            metrics: Arc::clone(&self.metrics),
-            pools: self.pools.clone(),
-            ids: Arc::clone(&self.ids),
-            decision_ids: Arc::clone(&self.decision_ids),
-            cut: Arc::clone(&self.cut),
-            reservations: Arc::clone(&self.reservations),
-            response_homes: Arc::clone(&self.response_homes),
-            alike: Arc::clone(&self.alike),
-            model_lists: Arc::clone(&self.model_lists),
-            hedging: Arc::clone(&self.hedging),
-            on_hold: Arc::clone(&self.on_hold),
-            memory: Arc::clone(&self.memory),
-            clusters: self.clusters.clone(),
-            shared_prefixes: self.shared_prefixes.clone(),
-            running: Arc::clone(&self.running),
-            leaving: Arc::clone(&self.leaving),
-            config_refused: Arc::clone(&self.config_refused),
+            ..self.clone()
         }
     }
 

@@ -93,35 +93,29 @@ struct Source {
     source: &'static str,
 }
 
-/// One label: what became of a prefill.
+/// One label: what came of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PrefillResult {
+struct ResultLabel {
     result: &'static str,
 }
 
-/// One label: what came of looking for a request's semantic cluster.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ClusterResult {
-    result: &'static str,
-}
-
-/// Requests by what came of looking for their semantic cluster; registered only where there are clusters.
+/// A family of counters by what came of something.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ClusterResults(Family<ClusterResult, Counter>);
+pub(crate) struct Results(Family<ResultLabel, Counter>);
 
-impl ClusterResults {
-    pub(crate) fn registered(registry: &mut Registry) -> Self {
+impl Results {
+    /// With every result that there may be, so that none lacks its series.
+    pub(crate) fn registered(registry: &mut Registry, name: &str, help: &str, all: &[&'static str]) -> Self {
         let results = Self::default();
-        let help = "Requests by what came of looking for their semantic cluster";
-        registry.register("warmroute_semantic_clusters", help, results.0.clone());
-        for result in ["matched", "named", "below_threshold", "not_learnt", "no_text", "failed"] {
-            drop(results.0.get_or_create(&ClusterResult { result }));
+        registry.register(name, help, results.0.clone());
+        for result in all {
+            drop(results.0.get_or_create(&ResultLabel { result }));
         }
         results
     }
 
     pub(crate) fn count(&self, result: &'static str) {
-        self.0.get_or_create(&ClusterResult { result }).inc();
+        self.0.get_or_create(&ResultLabel { result }).inc();
     }
 }
 
@@ -185,7 +179,7 @@ pub(crate) struct Metrics {
     actual_cached_tokens: Family<Worker, Counter>,
     parity_requests: Family<WorkerResult, Counter>,
     prompt_source: Family<Source, Counter>,
-    prefill: Family<PrefillResult, Counter>,
+    prefill: Family<ResultLabel, Counter>,
     ttft: Seconds<Worker>,
     stage: Seconds<Stage>,
     decision: Seconds<PolicyLabel>,
@@ -314,7 +308,7 @@ impl Metrics {
             (None, Some(_)) => PREFILLED,
             (None, None) => UNFINISHED,
         };
-        self.prefill.get_or_create(&PrefillResult { result }).inc();
+        self.prefill.get_or_create(&ResultLabel { result }).inc();
     }
 
     /// A request ended.
@@ -363,7 +357,7 @@ impl Metrics {
 
     fn start_at_zero(&self) {
         for result in PrefillSkip::ALL.map(PrefillSkip::as_str).into_iter().chain([PREFILLED, UNFINISHED]) {
-            drop(self.prefill.get_or_create(&PrefillResult { result }));
+            drop(self.prefill.get_or_create(&ResultLabel { result }));
         }
         for reason in [
             ErrorCode::NoWorker,

@@ -27,7 +27,7 @@ pub struct ModelListSettings {
     pub ttl: Duration,
     /// Share of it after which the list is renewed while it still answers.
     pub soft_ratio: f64,
-    /// How long an empty list counts at first, and at most.
+    /// How long an empty list counts at first.
     pub empty_ttl: Duration,
     /// Longest that an empty list counts.
     pub empty_max_ttl: Duration,

@@ -54,7 +54,7 @@ impl RetryRules {
 
 /// Retries that run at the same time may be at most a share of the requests in flight, and three always may: a fleet
 /// that refuses everything is not asked three times as often.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct RetryBudget {
     ratio: f64,
     running: Arc<AtomicUsize>,

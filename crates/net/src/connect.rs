@@ -4,7 +4,7 @@ use std::{io, time::Duration};
 
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::{Address, Destinations, Stream, Trust, WorkerUrl};
+use crate::{Address, Stream, Trust, WorkerUrl};
 
 /// Time for a handshake with a server that took the connection.
 const HANDSHAKE: Duration = Duration::from_secs(3);
@@ -22,12 +22,7 @@ pub async fn connect(address: &Address, timeout: Duration) -> io::Result<Stream>
 ///
 /// A certificate that is not believed is [`io::ErrorKind::InvalidData`].
 pub async fn dial(url: &WorkerUrl, timeout: Duration) -> io::Result<Stream> {
-    dial_to(url.destinations(), url, timeout).await
-}
-
-/// [`dial`], only to one of these addresses.
-pub async fn dial_to(to: Destinations, url: &WorkerUrl, timeout: Duration) -> io::Result<Stream> {
-    let stream = to.connect(&url.address(), timeout).await?;
+    let stream = url.destinations().connect(&url.address(), timeout).await?;
     let Some(host) = url.host().filter(|_| url.is_tls()) else { return Ok(stream) };
     // Large, and seldom needed: it must not lie in the future of every request.
     let encrypted = Box::pin(async {

@@ -13,7 +13,7 @@ use http::{
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 
-use crate::{Destinations, Stream, WorkerUrl, dial_to};
+use crate::{Stream, WorkerUrl, dial};
 
 /// Largest head that is read, in bytes.
 const HEAD_BYTES: usize = 64 * 1024;
@@ -96,7 +96,7 @@ pub async fn get(
     timeout: Duration,
     max_bytes: usize,
 ) -> Result<Fetched, FetchError> {
-    Exchange { destinations: url.destinations(), url, path, timeout, max_bytes }.run(Method::GET, headers, None).await
+    Exchange { url, path, timeout, max_bytes }.run(Method::GET, headers, None).await
 }
 
 /// Posts to `path` below the worker's base path. A body is sent as `application/json` unless `headers` say otherwise.
@@ -108,24 +108,10 @@ pub async fn post(
     timeout: Duration,
     max_bytes: usize,
 ) -> Result<Fetched, FetchError> {
-    Exchange { destinations: url.destinations(), url, path, timeout, max_bytes }.run(Method::POST, headers, body).await
-}
-
-/// The same, to one of these addresses only.
-pub async fn post_to(
-    destinations: Destinations,
-    url: &WorkerUrl,
-    path: &str,
-    headers: &HeaderMap,
-    body: Option<Bytes>,
-    timeout: Duration,
-    max_bytes: usize,
-) -> Result<Fetched, FetchError> {
-    Exchange { destinations, url, path, timeout, max_bytes }.run(Method::POST, headers, body).await
+    Exchange { url, path, timeout, max_bytes }.run(Method::POST, headers, body).await
 }
 
 struct Exchange<'a> {
-    destinations: Destinations,
     url: &'a WorkerUrl,
     path: &'a str,
     timeout: Duration,
@@ -136,7 +122,7 @@ impl Exchange<'_> {
     async fn run(&self, method: Method, headers: &HeaderMap, body: Option<Bytes>) -> Result<Fetched, FetchError> {
         let request = self.request(method, headers, body)?;
         let whole = async {
-            let stream = dial_to(self.destinations, self.url, self.timeout)
+            let stream = dial(self.url, self.timeout)
                 .await
                 .map_err(|source| FetchError::Connect { worker: self.url.display_name(), source })?;
             self.exchange(stream, request).await

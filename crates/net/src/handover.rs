@@ -18,7 +18,7 @@ use rustix::net::{
 };
 
 /// Most sockets that are given at once.
-pub const MOST_SOCKETS: usize = 32;
+const MOST_SOCKETS: usize = 32;
 /// Longest text that goes with them.
 const LONGEST_NOTE: usize = 16 * 1024;
 

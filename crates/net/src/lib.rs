@@ -28,7 +28,7 @@ mod worker_url;
 
 pub use address::{Address, ListenAddr, ListenAddrError};
 pub use clock::{Clock, rfc3339};
-pub use connect::{connect, dial, dial_to};
+pub use connect::{connect, dial};
 pub use destinations::{Destinations, ForbiddenAddress};
 pub use listen::{ListenError, Listener, Shared, listen};
 pub use listeners::Listeners;

@@ -81,18 +81,14 @@ async fn serve(settings: Settings, sources: Sources, extras: Extras, print_ready
     };
     announce(&running, print_ready);
     let drained = tokio::select! {
+        drained = running.handed_over() => drained,
         stop = stops.next() => {
             tracing::info!("told to stop: a second signal cuts running requests");
             // An interrupt is somebody's at a terminal; no balancer has to be told.
             let refused = stop == Stop::Interrupt;
             let new_connections = if refused { NewConnections::Refused } else { NewConnections::Served };
-            Ending::Asked(new_connections)
+            ended(&running, new_connections, &mut stops).await
         }
-        drained = running.handed_over() => Ending::Over(drained),
-    };
-    let drained = match drained {
-        Ending::Over(drained) => drained,
-        Ending::Asked(new_connections) => ended(&running, new_connections, &mut stops).await,
     };
     running.stop().await;
     if drained.cut == 0 {
@@ -100,14 +96,6 @@ async fn serve(settings: Settings, sources: Sources, extras: Extras, print_ready
     }
     tracing::warn!(cut_streams = drained.cut, "stopped with requests running");
     ExitCode::from(CUT_STREAMS)
-}
-
-/// Why a router ends.
-enum Ending {
-    /// Somebody wants it to.
-    Asked(NewConnections),
-    /// Another one has taken over, and this is how the last requests went.
-    Over(Drained),
 }
 
 async fn ended(running: &Running, new_connections: NewConnections, stops: &mut Stops) -> Drained {

@@ -49,7 +49,8 @@ pub fn convert_continuum(name: &str, text: &str) -> Result<String, Vec<Problem>>
         Origin::File { line, column } => (*line, *column),
         Origin::Named(_) => (0, 0),
     });
-    let body = serde_saphyr::to_string(&json(&tree)).unwrap_or_default();
+    // Texts keep their `${NAME}`, which means the same there.
+    let body = serde_saphyr::to_string(&tree.to_json()).unwrap_or_default();
     let mut text = format!("# {TITLE}\n");
     let refused = refused(&body);
     if !refused.is_empty() {
@@ -152,16 +153,4 @@ fn prune_section(keys: &'static [Key], entries: &mut Vec<Entry>, path: &str, unu
             }
         }
     });
-}
-
-/// The tree as a value to write; texts keep their `${NAME}`, which means the same there.
-fn json(given: &Located) -> serde_json::Value {
-    match &given.node {
-        Node::Text(text) | Node::Loose(text) => text.as_str().into(),
-        Node::List(items) => items.iter().map(json).collect(),
-        Node::Map(entries) => {
-            serde_json::Value::Object(entries.iter().map(|entry| (entry.key.clone(), json(&entry.value))).collect())
-        }
-        _ => given.shown(),
-    }
 }

@@ -19,7 +19,7 @@ use crate::{
 /// );
 /// ```
 pub fn message_from_chat(body: &[u8], model: &str) -> Option<Vec<u8>> {
-    let reply = json::whole(std::str::from_utf8(body).ok()?).ok()?;
+    let reply = json::object(body)?;
     let choice = reply.member("choices")?.elements()?.next()?;
     let said = choice.member("message")?;
     let mut out = String::with_capacity(body.len() + 256);

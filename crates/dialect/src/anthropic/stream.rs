@@ -112,8 +112,7 @@ impl MessageStream {
         if is_done(data) {
             return self.finish(out);
         }
-        let chunk = std::str::from_utf8(data).ok().and_then(|text| json::whole(text).ok());
-        let Some(chunk) = chunk.filter(|chunk| chunk.members().is_some()) else {
+        let Some(chunk) = json::object(data) else {
             return self.fail(out, "the worker's stream is no chat completion");
         };
         if let Some(said) = chunk.member("error") {
@@ -215,7 +214,7 @@ impl MessageStream {
     /// A piece of a call.
     fn call(&mut self, call: RawJson<'_>, out: &mut Vec<u8>) -> Result<(), Broken> {
         let function = call.member("function");
-        let text = |value: Option<RawJson<'_>>| value.and_then(RawJson::string).unwrap_or_default().into_owned();
+        let text = |value: Option<_>| value.and_then(RawJson::string).unwrap_or_default();
         let (id, name) = (text(call.member("id")), text(function.and_then(|function| function.member("name"))));
         let arguments = text(function.and_then(|function| function.member("arguments")));
         let number = call.member("index").and_then(RawJson::integer).and_then(|index| u32::try_from(index).ok());
@@ -239,7 +238,7 @@ impl MessageStream {
             None => Unnamed { number, id: String::new(), arguments: String::new() },
         };
         if begun.id.is_empty() {
-            begun.id = id;
+            begun.id = id.into_owned();
         }
         begun.arguments += &arguments;
         if name.is_empty() {

@@ -13,6 +13,12 @@ pub(crate) fn whole(text: &str) -> Result<RawJson<'_>, JsonError> {
     Ok(value)
 }
 
+/// The object that `text` is, with nothing but space around it.
+pub(crate) fn object(text: &[u8]) -> Option<RawJson<'_>> {
+    let text = std::str::from_utf8(text).ok()?;
+    whole(text).ok().filter(|whole| whole.as_str().starts_with('{'))
+}
+
 /// Walks the members of the object that `text` is: raw key (with its quotes) and value. Ends after the first error; what
 /// comes after the object counts as one.
 pub(crate) fn members(text: &str) -> impl Iterator<Item = Result<(&str, RawJson<'_>), JsonError>> {
@@ -329,7 +335,7 @@ impl<'a> Scan<'a> {
 
 /// How many bytes from the start are neither a quote, nor a backslash, nor a control character. Prompts are nearly all
 /// such bytes, so eight are looked at together.
-fn plain_bytes(bytes: &[u8]) -> usize {
+pub(super) fn plain_bytes(bytes: &[u8]) -> usize {
     const LOW: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;
     let zeros = |word: u64| word.wrapping_sub(LOW) & !word & HIGH;

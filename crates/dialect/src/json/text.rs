@@ -2,6 +2,8 @@
 
 use std::{borrow::Cow, fmt::Write as _};
 
+use super::scan::plain_bytes;
+
 /// What a string (with its quotes, already checked) says. Halves of surrogate pairs become U+FFFD.
 pub(crate) fn decode(quoted: &str) -> Cow<'_, str> {
     let inner = quoted.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(quoted);
@@ -58,18 +60,23 @@ fn hex4(text: &str) -> Option<(u32, &str)> {
 /// Appends `text` as a JSON string.
 pub(crate) fn write_string(out: &mut String, text: &str) {
     out.push('"');
-    for letter in text.chars() {
-        match letter {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\0'..='\u{1f}' => {
-                let _ = write!(out, "\\u{:04x}", u32::from(letter));
+    let mut rest = text;
+    loop {
+        // What needs an escape is ASCII, so both cuts are between characters.
+        let (plain, special) = rest.split_at(plain_bytes(rest.as_bytes()));
+        out.push_str(plain);
+        let Some(byte) = special.bytes().next() else { break };
+        match byte {
+            b'"' => out.push_str("\\\""),
+            b'\\' => out.push_str("\\\\"),
+            b'\n' => out.push_str("\\n"),
+            b'\r' => out.push_str("\\r"),
+            b'\t' => out.push_str("\\t"),
+            control => {
+                let _ = write!(out, "\\u{control:04x}");
             }
-            _ => out.push(letter),
         }
+        rest = &special[1..];
     }
     out.push('"');
 }
@@ -82,6 +89,18 @@ mod tests {
     fn escapes_say_what_they_stand_for() {
         assert_eq!(decode(r#""a\n\t\"\\\/\b\f\r\u00e9\ud83d\ude00z""#), "a\n\t\"\\/\u{8}\u{c}\ré😀z");
         assert!(matches!(decode(r#""plain""#), Cow::Borrowed("plain")));
+    }
+
+    #[test]
+    fn a_written_string_escapes_what_it_must_and_keeps_the_rest() {
+        let written = |text: &str| {
+            let mut out = String::new();
+            write_string(&mut out, text);
+            out
+        };
+        assert_eq!(written(""), r#""""#);
+        assert_eq!(written("\"\\\n\r\t\u{8}\0\u{1f}"), r#""\"\\\n\r\t\u0008\u0000\u001f""#);
+        assert_eq!(written("é😀 longer than a word\né\u{7f}/"), "\"é😀 longer than a word\\né\u{7f}/\"");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Writes objects and lists into a text, member by member.
 
+use std::fmt::{Display, Write as _};
+
 use super::{RawJson, write_string};
 
 /// An object being written. [`Self::close`] ends it.
@@ -41,8 +43,9 @@ impl<'o> Object<'o> {
         }
     }
 
-    pub(crate) fn number(&mut self, name: &str, value: u32) {
-        self.raw(name, &value.to_string());
+    /// A number of any width: what it prints is its JSON.
+    pub(crate) fn number(&mut self, name: &str, value: impl Display) {
+        let _ = write!(self.key(name), "{value}");
     }
 
     pub(crate) fn object(&mut self, name: &str) -> Object<'_> {

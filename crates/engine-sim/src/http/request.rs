@@ -88,3 +88,16 @@ pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     serde_json::from_slice(body)
         .map_err(|error| ApiError::bad_request(format!("The request body is wrong: {error}."), None))
 }
+
+/// The chat request that has these members; `null` is as good as absent.
+pub(crate) fn chat(members: impl IntoIterator<Item = (&'static str, Value)>) -> Result<GenerationBody, ApiError> {
+    let there = members.into_iter().filter(|(_, value)| !value.is_null());
+    let chat: Value = there.map(|(name, value)| (name.to_owned(), value)).collect();
+    parse(chat.to_string().as_bytes())
+}
+
+/// A list of tools, each in the chat's form; `null` where there are none.
+pub(crate) fn tools(tools: &Value, tool: impl Fn(&Value) -> Result<Value, ApiError>) -> Result<Value, ApiError> {
+    let tools: Vec<Value> = tools.as_array().into_iter().flatten().map(tool).collect::<Result<_, _>>()?;
+    Ok(if tools.is_empty() { Value::Null } else { tools.into() })
+}

@@ -68,16 +68,15 @@ pub(crate) async fn score(
 ) -> Result<Response<Body>, ApiError> {
     let body: ScoreBody = request::parse(body)?;
     let model = generate::known_model(&state, body.model.as_deref())?;
-    let (mut first, second) = (body.text_1.list(), body.text_2.list());
-    if first.len() == 1 {
-        first = vec![first.concat(); second.len()];
-    }
-    if first.is_empty() || first.len() != second.len() {
-        let message =
-            format!("Input lengths must be either 1:1, 1:N or N:N, got {} and {} texts.", first.len(), second.len());
+    let (first, second) = (body.text_1.list(), body.text_2.list());
+    // One text stands beside each of the others.
+    let beside = if first.len() == 1 { second.len() } else { first.len() };
+    if beside == 0 || beside != second.len() {
+        let message = format!("Input lengths must be either 1:1, 1:N or N:N, got {beside} and {} texts.", second.len());
         return Err(ApiError::bad_request(message, "text_2"));
     }
-    let (scores, tokens) = scores(&state, first.into_iter().zip(second).collect()).await?;
+    let pairs: Vec<_> = first.iter().cycle().zip(&second).map(|(one, other)| (&**one, &**other)).collect();
+    let (scores, tokens) = scores(&state, &pairs).await?;
     let row = |(index, score): (usize, &f64)| json!({"index": index, "object": "score", "score": score});
     Ok(body::json(
         StatusCode::OK,
@@ -112,8 +111,8 @@ pub(crate) async fn rerank(
             Document::Text(text) | Document::Object { text } => text,
         })
         .collect();
-    let pairs = documents.iter().map(|document| (body.query.clone(), document.clone())).collect();
-    let (scores, tokens) = scores(&state, pairs).await?;
+    let pairs: Vec<_> = documents.iter().map(|document| (&*body.query, &**document)).collect();
+    let (scores, tokens) = scores(&state, &pairs).await?;
     let mut ranked: Vec<_> = scores.into_iter().zip(documents).enumerate().collect();
     ranked.sort_by(|(_, (one, _)), (_, (other, _))| other.total_cmp(one));
     ranked.truncate(body.top_n.filter(|most| *most > 0).unwrap_or(usize::MAX));
@@ -130,12 +129,12 @@ pub(crate) async fn rerank(
 }
 
 /// A score between 0 and 1 for each pair, and the tokens of all of them.
-async fn scores(state: &Arc<ServerState>, pairs: Vec<(String, String)>) -> Result<(Vec<f64>, usize), ApiError> {
+async fn scores(state: &Arc<ServerState>, pairs: &[(&str, &str)]) -> Result<(Vec<f64>, usize), ApiError> {
     if pairs.len() > MOST_PAIRS {
         let message = format!("{} pairs of texts are given: expected at most {MOST_PAIRS}.", pairs.len());
         return Err(ApiError::bad_request(message, None));
     }
-    let texts = pairs.into_iter().map(|(one, other)| format!("{one}\n{other}")).collect();
+    let texts = pairs.iter().map(|(one, other)| format!("{one}\n{other}")).collect();
     let input = GenerationBody { prompt: Some(Prompts::Texts(texts)), ..GenerationBody::default() };
     let inputs = prompts::prompts(Arc::clone(state), Dialect::Completions, input).await?;
     Counts::add(&state.counts.executions);

@@ -24,15 +24,11 @@ use http::{HeaderMap, Response, StatusCode};
 use kv_blocks::Moment;
 use net::Clock;
 use parking_lot::{Mutex, RwLock};
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family},
-    registry::Registry,
-};
+use prometheus_client::registry::Registry;
 
 use self::flight::{FIRST, Flight, Head};
 pub(crate) use self::{body::SharedBody, flight::Reply};
-use crate::request::ReplyBody;
+use crate::{metrics::Results, request::ReplyBody};
 
 /// Most bytes of finished replies, and most of them.
 const KEPT_BYTES: usize = 64 << 20;
@@ -40,12 +36,6 @@ const KEPT_REPLIES: usize = 4_096;
 
 /// What a reply is for: the request, and the form its reply has.
 pub(crate) type Key = (RequestKey, RequestKey);
-
-/// Labels of the counter.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DedupResult {
-    result: &'static str,
-}
 
 /// Who asks for the same.
 #[derive(Debug)]
@@ -56,7 +46,7 @@ pub(crate) struct Alike {
     next_id: AtomicU64,
     /// Bytes that all replies hold.
     together: Arc<AtomicUsize>,
-    results: Family<DedupResult, Counter>,
+    results: Results,
 }
 
 #[derive(Debug, Default)]
@@ -108,12 +98,9 @@ pub(crate) enum Joined {
 impl Alike {
     /// `ttl`: how long a finished reply answers.
     pub(crate) fn new(ttl: Duration, clock: Clock, registry: &mut Registry) -> Self {
-        let results = Family::<DedupResult, Counter>::default();
         let help = "Requests that asked for a repeatable answer, by what came of looking for others like them";
-        registry.register("warmroute_deduplicated_requests", help, results.clone());
-        for result in ["first", "joined", "replayed", "not_shared"] {
-            drop(results.get_or_create(&DedupResult { result }));
-        }
+        let all = ["first", "joined", "replayed", "not_shared"];
+        let results = Results::registered(registry, "warmroute_deduplicated_requests", help, &all);
         Self {
             ttl: RwLock::new(ttl),
             clock,
@@ -137,19 +124,15 @@ impl Alike {
         if let Some(entry) = found {
             entry.seats += 1;
             let (flight, id) = (Arc::clone(&entry.flight), self.next_id.fetch_add(1, Ordering::Relaxed));
-            self.count(if flight.is_over() { "replayed" } else { "joined" });
+            self.results.count(if flight.is_over() { "replayed" } else { "joined" });
             flight.enter(id);
             return Place::Joins(Seat { alike: Arc::clone(self), flight, key, id });
         }
         let flight = Arc::new(Flight::new(Arc::clone(&self.together)));
         flight.enter(FIRST);
         table.flights.insert(key, Entry { flight: Arc::clone(&flight), seats: 1 });
-        self.count("first");
+        self.results.count("first");
         Place::First(Seat { alike: Arc::clone(self), flight, key, id: FIRST })
-    }
-
-    fn count(&self, result: &'static str) {
-        self.results.get_or_create(&DedupResult { result }).inc();
     }
 
     /// One leaves. The last one takes the reply with it, unless it is whole and may answer others yet.
@@ -238,7 +221,7 @@ impl Seat {
         match poll_fn(|cx| self.flight.poll_head(self.id, cx)).await {
             Head::Shared(status, headers) => Joined::Reply(status, headers, Box::new(SharedBody::new(self))),
             Head::Own => {
-                self.alike.count("not_shared");
+                self.alike.results.count("not_shared");
                 Joined::Nothing
             }
         }

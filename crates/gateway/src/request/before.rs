@@ -26,7 +26,7 @@ pub(super) async fn routing(
     if route.body == Body::None {
         return Ok(());
     }
-    // What only asks about a prompt or a place gives nobody an answer that a hook could mean.
+    // What only asks about a prompt's tokens or a place gives nobody an answer that a hook could mean.
     let generates = !matches!(
         route.endpoint,
         Endpoint::Tokenize | Endpoint::Detokenize | Endpoint::Route | Endpoint::PotentialLoads

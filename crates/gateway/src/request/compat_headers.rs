@@ -2,7 +2,10 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::settle::{Settle, Won};
+use super::{
+    reply,
+    settle::{Settle, Won},
+};
 
 /// Which headers tell of the routing.
 #[derive(Clone, Copy, Debug)]
@@ -35,15 +38,15 @@ pub(super) fn vllm_router(fields: &mut HeaderMap, settle: &Settle, won: &Won) {
         ("x-vllm-router-cluster", told.cluster()),
         ("x-vllm-router-model", told.model()),
     ] {
-        if let Some(value) = value.and_then(|value| HeaderValue::try_from(value).ok()) {
-            fields.insert(HeaderName::from_static(name), value);
+        if let Some(value) = value {
+            reply::insert(fields, HeaderName::from_static(name), value);
         }
     }
 }
 
 /// What hooks said: also of a request that went no further.
 pub(super) fn hooks(fields: &mut HeaderMap, settle: &Settle) {
-    if let Some(value) = settle.told_of().hooks().and_then(|hooks| HeaderValue::try_from(hooks).ok()) {
-        fields.insert("x-vllm-router-hooks", value);
+    if let Some(hooks) = settle.told_of().hooks() {
+        reply::insert(fields, HeaderName::from_static("x-vllm-router-hooks"), &hooks);
     }
 }

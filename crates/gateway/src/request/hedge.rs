@@ -9,11 +9,7 @@ use bytes::Bytes;
 use fleet::{ModelView, WorkerView};
 use futures_util::future::{Either, select};
 use kv_blocks::{Moment, Target};
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family},
-    registry::Registry,
-};
+use prometheus_client::registry::Registry;
 use routing::Pin;
 
 use super::{
@@ -22,34 +18,12 @@ use super::{
     dispatch::{self, Committed, Failure},
     settle::Settle,
 };
-use crate::Gateway;
+use crate::{Gateway, metrics::Results};
 
-/// Labels of the counter.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct HedgeResult {
-    result: &'static str,
-}
-
-/// What came of asking another one.
-#[derive(Debug)]
-pub(crate) struct Hedging {
-    results: Family<HedgeResult, Counter>,
-}
-
-impl Hedging {
-    pub(crate) fn new(registry: &mut Registry) -> Self {
-        let results = Family::<HedgeResult, Counter>::default();
-        let help = "Requests that a second worker was asked for because the first took its time, by who answered";
-        registry.register("warmroute_hedged_requests", help, results.clone());
-        for result in ["first", "second", "nobody"] {
-            drop(results.get_or_create(&HedgeResult { result }));
-        }
-        Self { results }
-    }
-
-    fn count(&self, result: &'static str) {
-        self.results.get_or_create(&HedgeResult { result }).inc();
-    }
+/// Requests that a second worker was asked for, by who answered.
+pub(crate) fn results(registry: &mut Registry) -> Results {
+    let help = "Requests that a second worker was asked for because the first took its time, by who answered";
+    Results::registered(registry, "warmroute_hedged_requests", help, &["first", "second", "nobody"])
 }
 
 /// Who was asked.
@@ -133,18 +107,7 @@ fn elsewhere(
 ) -> Option<(Placed, Asked)> {
     let mut failed = placement.failed.to_vec();
     failed.push(Pin { worker: first.target.worker, rank: None });
-    let other = Placement {
-        overrides: placement.overrides,
-        prompt: placement.prompt,
-        ties: placement.ties,
-        salt: placement.salt.clone(),
-        expected_output_tokens: placement.expected_output_tokens,
-        answer: placement.answer,
-        pin: None,
-        handover: placement.handover,
-        failed: &failed,
-        spoken: placement.spoken,
-    };
+    let other = Placement { salt: placement.salt.clone(), pin: None, failed: &failed, ..*placement };
     let Place::Found(placed) = decide::place(gateway, model, &other, None) else { return None };
     let target = placed.lease.target();
     let found = model.candidates.iter().find(|candidate| candidate.target == target)?;

@@ -54,13 +54,13 @@ struct HookResult {
 }
 
 /// All of them, in their order.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Hooks {
     hooks: Vec<Hook>,
     results: Family<HookResult, Counter>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Hook {
     settings: HookSettings,
     /// The URL without its path, and the path.
@@ -148,7 +148,7 @@ impl Hook {
             }
             None => url.clone(),
         };
-        Self { origin, path, settings }
+        Self { origin: origin.only_at(Destinations::Engines), path, settings }
     }
 
     async fn outcome(&self, gateway: &Gateway, route: &Route, call: &Call) -> Result<Outcome, String> {
@@ -159,8 +159,7 @@ impl Hook {
             headers.insert(REQUEST_ID, id);
         }
         let most = gateway.limits.max_body_bytes;
-        let asked = fetch::post_to(
-            Destinations::Engines,
+        let asked = fetch::post(
             &self.origin,
             &self.path,
             &headers,

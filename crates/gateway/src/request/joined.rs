@@ -97,13 +97,9 @@ fn joined(
         });
     }
     settle.joined(gateway.router.policy(None), status.as_u16());
-    let own = [(HeaderName::from_static(REQUEST_ID), settle.request_id().to_owned())];
-    let decision = head.contains_key("x-warmroute-decision");
-    let id = decision.then(|| (HeaderName::from_static("x-warmroute-decision"), settle.id().to_string()));
-    for (name, value) in own.into_iter().chain(id) {
-        if let Ok(value) = HeaderValue::try_from(value) {
-            head.insert(name, value);
-        }
+    reply::insert(&mut head, HeaderName::from_static(REQUEST_ID), settle.request_id());
+    if head.contains_key("x-warmroute-decision") {
+        reply::insert(&mut head, HeaderName::from_static("x-warmroute-decision"), &settle.id().to_string());
     }
     if head.contains_key("x-vllm-router-cache-status") {
         head.insert("x-vllm-router-cache-status", HeaderValue::from_static("HIT"));

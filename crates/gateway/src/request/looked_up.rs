@@ -49,12 +49,12 @@ impl LookedUp {
         })
     }
 
-    /// The same look-up by a worker that computes the prompt for another one, and answers in one piece.
     /// The same look-up where the engine counts in ways that need not be ours.
     pub(super) fn counted_otherwise(self) -> Self {
         Self { judged: false, ..self }
     }
 
+    /// The same look-up by a worker that computes the prompt for another one, and answers in one piece.
     pub(super) fn of_prefill(self) -> Self {
         let reply = match self.reply {
             ReplyKind::Chat | ReplyKind::ChatStream => ReplyKind::Chat,

@@ -50,7 +50,7 @@ pub(crate) use clusters::Clusters;
 pub use clusters::{Cluster, ClusterSettings};
 pub use compat_headers::ReplyHeaders;
 pub(crate) use dispatch::no_worker;
-pub(crate) use hedge::Hedging;
+pub(crate) use hedge::results as hedge_results;
 pub use hooks::HookSettings;
 pub(crate) use hooks::Hooks;
 pub(crate) use identify::Identify;

@@ -11,6 +11,7 @@ mod ending;
 mod translated;
 
 use std::{
+    cell::LazyCell,
     collections::VecDeque,
     io,
     pin::Pin,
@@ -280,14 +281,20 @@ impl Relay {
     }
 }
 
-/// Takes from one event what it says.
+/// Takes from one event what it says. Engines name the reason to stop, still empty, in every chunk of a chat: what is read is
+/// read once.
 fn seen(settle: &mut Settle, ending: &mut Option<Ending>, event: SseEvent<'_>) {
     match event {
         SseEvent::Data { data, .. } => {
+            let chunk = LazyCell::new(|| Chunk::read(&data));
             if let Some(ending) = ending {
-                ending.look(&data);
+                ending.look(&data, || chunk.as_ref());
             }
-            note(settle, &data);
+            if tells(settle, &data)
+                && let Some(chunk) = &*chunk
+            {
+                settle.note(chunk);
+            }
         }
         SseEvent::Oversized => {
             if let Some(ending) = ending {
@@ -299,16 +306,19 @@ fn seen(settle: &mut Settle, ending: &mut Option<Ending>, event: SseEvent<'_>) {
 
 /// Reads the few facts that accounting needs from one event.
 fn note(settle: &mut Settle, data: &[u8]) {
-    // Most events are one token of text: they are not parsed at all.
+    if tells(settle, data)
+        && let Some(chunk) = Chunk::read(data)
+    {
+        settle.note(&chunk);
+    }
+}
+
+/// Whether such a fact may stand in an event.
+fn tells(settle: &Settle, data: &[u8]) -> bool {
     let worth = |word: &[u8]| data.windows(word.len()).any(|window| window == word);
     let told = || worth(b"\"usage\"") || worth(b"finish_reason") || worth(b"\"error\"");
     let begins = || settle.is_kept() && worth(b"response.created");
-    if is_done(data) || !(told() || begins()) {
-        return;
-    }
-    if let Some(chunk) = Chunk::read(data) {
-        settle.note(&chunk);
-    }
+    !is_done(data) && (told() || begins())
 }
 
 impl Events {

@@ -169,7 +169,8 @@ pub(super) fn bytes(status: u16, body: Vec<u8>, request_id: &str) -> Response<Re
     with_head((status, fields), ReplyBody::own(body))
 }
 
-fn insert(fields: &mut HeaderMap, name: HeaderName, value: &str) {
+/// Sets a header, unless the value cannot stand in one.
+pub(super) fn insert(fields: &mut HeaderMap, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::try_from(value) {
         fields.insert(name, value);
     }

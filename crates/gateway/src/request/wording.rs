@@ -37,10 +37,9 @@ const MESSAGES: &str = "/v1/messages";
 const CHAT: &str = "/v1/chat/completions";
 
 /// Which workers have words for a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spoken {
     /// All.
-    #[default]
     All,
     /// Those with OpenAI's API.
     Openai,

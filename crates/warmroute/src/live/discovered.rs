@@ -3,7 +3,12 @@
 //! Sources lie now and then: an API that fails answers with an empty list, a health check that is slow makes workers come
 //! and go. [`Damper`] decides what is believed when; whether a worker is well is found out by asking it.
 
-use std::{collections::BTreeMap, net::SocketAddr, path::Path, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    net::SocketAddr,
+    path::Path,
+    time::Duration,
+};
 
 use config::{DnsName, MoreWorker, Problem};
 use futures_util::future::join_all;
@@ -34,7 +39,6 @@ async fn follow_file(live: &Live, path: &Path) {
     let source = path.display().to_string();
     let mut told = Told::new(live, source.clone());
     let mut seen = None;
-    let mut listed = Vec::new();
     let mut ticks = ticks(LOOK_EVERY);
     loop {
         ticks.tick().await;
@@ -42,12 +46,13 @@ async fn follow_file(live: &Live, path: &Path) {
         if now != seen {
             seen = now;
             match read(path, &source) {
-                Ok(entries) => listed = entries,
+                Ok(entries) => told.listed = entries,
                 Err(problems) => told.trouble(&problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
             }
         }
         // Also without news: what was held back may be believed by now.
-        told.now(listed.clone());
+        told.again();
+        told.heard();
     }
 }
 
@@ -237,8 +242,9 @@ impl Damper {
             there.flaps |= there.missing_since.take().is_some();
         }
         let (damping, went) = (self.damping, &mut self.went);
+        let listed: HashSet<&str> = listed.iter().map(|(key, _)| key.as_str()).collect();
         self.there.retain(|key, there| {
-            if listed.iter().any(|(listed, _)| listed == key) {
+            if listed.contains(key.as_str()) {
                 return true;
             }
             let since = *there.missing_since.get_or_insert(now);

@@ -14,17 +14,9 @@ pub(crate) struct Sources {
     /// The file's text.
     text: Option<Arc<str>>,
     env: Arc<Vec<(String, String)>>,
-    flags: Arc<Vec<Flag>>,
+    flags: Arc<Vec<Override>>,
     /// Shared with the history, which keeps many of them.
     members: Arc<Members>,
-}
-
-/// [`Override`], comparable.
-#[derive(Clone, Debug, PartialEq)]
-struct Flag {
-    path: String,
-    value: String,
-    flag: String,
 }
 
 impl Sources {
@@ -32,11 +24,10 @@ impl Sources {
     pub(crate) fn read(
         path: Option<PathBuf>,
         env: Vec<(String, String)>,
-        overrides: Vec<Override>,
+        flags: Vec<Override>,
     ) -> Result<Self, Vec<Problem>> {
-        let flag = |Override { path, value, flag }| Flag { path, value, flag };
-        let flags = Arc::new(overrides.into_iter().map(flag).collect());
-        let mut sources = Self { path, text: None, env: Arc::new(env), flags, members: Arc::default() };
+        let (env, flags) = (Arc::new(env), Arc::new(flags));
+        let mut sources = Self { path, text: None, env, flags, members: Arc::default() };
         sources.reread()?;
         Ok(sources)
     }
@@ -81,20 +72,13 @@ impl Sources {
     /// The settings that all of it together makes.
     pub(crate) fn settings(&self) -> Result<Settings, Vec<Problem>> {
         let name = self.path.as_ref().map_or_else(|| "configuration".to_owned(), |path| path.display().to_string());
-        let overrides: Vec<Override> = self.flags.iter().map(Flag::as_override).collect();
         settings::check(&Given {
             name: &name,
             text: self.text.as_deref(),
             env: &self.env,
-            overrides: &overrides,
+            overrides: &self.flags,
             left_out: &self.members.left_out(),
             more_workers: &self.members.more_workers(),
         })
-    }
-}
-
-impl Flag {
-    fn as_override(&self) -> Override {
-        Override { path: self.path.clone(), value: self.value.clone(), flag: self.flag.clone() }
     }
 }

@@ -49,11 +49,11 @@ fn of_agent(n: usize, said: &[&str]) -> String {
     .to_string()
 }
 
-fn fleet(flags: &[&str]) -> (Vec<ScriptedEngine>, Program) {
+fn fleet(config: &str) -> (Vec<ScriptedEngine>, Program) {
     let chat = r#"{"choices":[{"message":{"content":"hello"},"finish_reason":"stop"}]}"#;
     let engines: Vec<_> = (0..4).map(|_| ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", chat)))).collect();
     let workers: Vec<String> = engines.iter().map(ScriptedEngine::url).collect();
-    let router = Program::serve(&workers, flags).ready(4);
+    let router = Program::serve_with(config, &workers, &[]).ready(4);
     (engines, router)
 }
 
@@ -66,7 +66,7 @@ fn goes_to(router: &Program, body: &str) -> String {
 #[test]
 #[contract("CK19")]
 fn requests_that_differ_in_that_line_only_have_the_same_place_on_the_ring() {
-    let (_engines, router) = fleet(&["--policy", "prefix_hash"]);
+    let (_engines, router) = fleet("routing: {policy: prefix_hash}\n");
     let home = goes_to(&router, &of_agent(0, &["task 0"]));
     for n in 1..12 {
         assert_eq!(goes_to(&router, &of_agent(n, &[&format!("task {n}")])), home);
@@ -75,11 +75,7 @@ fn requests_that_differ_in_that_line_only_have_the_same_place_on_the_ring() {
 
 #[test]
 fn a_conversation_grows_whatever_its_client_changes_around_it() {
-    let config = "routing: {policy: random, session: {mode: hard}}\n";
-    let chat = r#"{"choices":[{"message":{"content":"hello"},"finish_reason":"stop"}]}"#;
-    let engines: Vec<_> = (0..4).map(|_| ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", chat)))).collect();
-    let workers: Vec<String> = engines.iter().map(ScriptedEngine::url).collect();
-    let router = Program::serve_with(config, &workers, &[]).ready(4);
+    let (_engines, router) = fleet("routing: {policy: random, session: {mode: hard}}\n");
     for talk in 0..4 {
         let first = format!("task {talk}");
         let mut said = vec![first.as_str()];

@@ -68,7 +68,7 @@ fn the_events_of_a_message_come_back_as_chunks_and_a_cut_one_has_no_end() {
     );
     let sent: Value = serde_json::from_slice(&engine.next_request().body).unwrap();
     assert_eq!((&sent["stream"], sent.get("stream_options")), (&json!(true), None));
-    let receipt = router.receipt(reply.header("x-request-id").unwrap());
+    let receipt = router.receipt_of(&reply);
     assert_eq!((&receipt["outcome"]["kind"], &receipt["outcome"]["prompt_tokens"]), (&json!("ok"), &json!(3)));
     for cut in [Reply::Cut([stream_head(), chunk(&begun)].concat()), Reply::whole(stream_reply(&[&begun]))] {
         engine.script(cut);

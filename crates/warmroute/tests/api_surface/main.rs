@@ -46,7 +46,7 @@ impl Pair {
 
     /// The receipt of a reply, settled.
     fn receipt(&self, reply: &RawReply) -> Value {
-        self.router.receipt(reply.header("x-request-id").expect("every reply has a request id"))
+        self.router.receipt_of(reply)
     }
 
     /// Waits until nothing of any request is held.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use contract_id::contract;
 
 use crate::{
-    fleet::{CHAT, Scripted, Simulated, attempts, fine, receipt},
+    fleet::{CHAT, Scripted, Simulated, attempts, fine},
     harness::{RawClient, Reply, Router as _, Sim as _, chat, events_of, stream_head, streamed, text_of},
 };
 
@@ -21,7 +21,7 @@ fn an_engine_that_dies_before_its_head_is_replaced_by_another() {
         fleet.engines[0].fault("reset", 1);
         let replies: Vec<_> = (0..2).map(|_| fleet.post(&body)).collect();
         assert!(replies.iter().all(|reply| reply.status == 200 && reply.clean && text_of(reply) == normal));
-        let tried: Vec<_> = replies.iter().map(|reply| receipt(&fleet.router, reply)).collect();
+        let tried: Vec<_> = replies.iter().map(|reply| fleet.router.receipt_of(reply)).collect();
         let tried: Vec<_> = tried.iter().map(attempts).collect();
         assert!(tried.contains(&vec![(Some("C1"), "reset_before_head"), (None, "ok")]), "{tried:?}");
     }
@@ -72,7 +72,7 @@ fn an_engine_that_never_answers_is_a_504_and_holds_up_nobody_else() {
     assert_eq!((reply.status, reply.error_code().as_str()), (504, "first_byte_timeout"));
     scripted.engines[0].hang_up();
     assert_eq!(scripted.requests(), 2, "it is not tried again");
-    assert_eq!(attempts(&receipt(&scripted.router, &reply)), [(None, "timeout")]);
+    assert_eq!(attempts(&scripted.router.receipt_of(&reply)), [(None, "timeout")]);
     scripted.router.settled();
 }
 

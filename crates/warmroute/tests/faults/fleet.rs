@@ -69,8 +69,3 @@ pub(crate) fn attempts(receipt: &Value) -> Vec<(Option<&str>, &str)> {
     let attempts = receipt["attempts"].as_array().expect("attempts are a list");
     attempts.iter().map(|it| (it["class"].as_str(), it["result"].as_str().expect("a result is a word"))).collect()
 }
-
-/// The receipt of a reply, once it is settled.
-pub(crate) fn receipt(router: &Program, reply: &RawReply) -> Value {
-    router.receipt(reply.header("x-request-id").expect("every reply has a request id"))
-}

@@ -3,7 +3,7 @@
 use contract_id::contract;
 
 use crate::{
-    fleet::{Scripted, Simulated, attempts, fine, receipt},
+    fleet::{Scripted, Simulated, attempts, fine},
     harness::{RawClient, Reply, Router as _, chat, chunk, json_reply},
 };
 
@@ -47,7 +47,7 @@ fn a_plain_reply_that_ends_early_is_a_502_and_never_a_part_of_it() {
     fleet.fault("short_body");
     let reply = fleet.post(&chat("sim", "hi", 4));
     assert_eq!((reply.status, reply.error_code().as_str()), (502, "upstream_protocol"));
-    assert_eq!(attempts(&receipt(&fleet.router, &reply)), [(None, "protocol")]);
+    assert_eq!(attempts(&fleet.router.receipt_of(&reply)), [(None, "protocol")]);
 }
 
 #[test]

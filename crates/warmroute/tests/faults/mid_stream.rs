@@ -6,7 +6,7 @@ use contract_id::contract;
 use serde_json::Value;
 
 use crate::{
-    fleet::{Scripted, Simulated, attempts, receipt},
+    fleet::{Scripted, Simulated, attempts},
     harness::{RawReply, Reply, Router as _, Stopwatch, chat, chunk, events_of, stream_head, streamed},
 };
 
@@ -37,7 +37,7 @@ fn a_stream_that_breaks_keeps_its_tokens_and_ends_with_the_error() {
         let (events, code) = cut(&reply);
         assert_eq!((events.len(), code.as_str()), (after, "stream_interrupted"));
         assert!(events.iter().zip(&whole).all(|(got, whole)| delta(got) == delta(whole)));
-        let receipt = receipt(&fleet.router, &reply);
+        let receipt = fleet.router.receipt_of(&reply);
         assert_eq!(attempts(&receipt), [(Some("C3"), "mid_stream")]);
         assert_eq!(receipt["outcome"]["kind"], "upstream_error");
         fleet.fault("none");
@@ -121,5 +121,5 @@ fn an_error_that_the_engine_reports_in_its_stream_is_passed_and_counted_as_its_f
     let events = events_of(&reply);
     assert!(reply.clean, "the engine ended it properly");
     assert_eq!((events.len(), events[3].as_str()), (4, "[DONE]"));
-    assert_eq!(receipt(&fleet.router, &reply)["outcome"]["kind"], "upstream_error");
+    assert_eq!(fleet.router.receipt_of(&reply)["outcome"]["kind"], "upstream_error");
 }

@@ -3,7 +3,7 @@
 use contract_id::contract;
 
 use crate::{
-    fleet::{Scripted, Simulated, attempts, fine, receipt},
+    fleet::{Scripted, Simulated, attempts, fine},
     harness::{Reply, Router as _, Sim as _, chat, json_reply},
 };
 
@@ -14,7 +14,7 @@ fn a_503_is_tried_again_there_after_a_pause() {
     scripted.engines[0].once(Reply::whole(json_reply("503 Full", "retry-after: 1\r\n", "{}")));
     let reply = scripted.post(&chat("m", "hi", 1));
     assert_eq!((reply.status, reply.text().as_str()), (200, r#"{"id":"fine"}"#));
-    assert_eq!(attempts(&receipt(&scripted.router, &reply)), [(Some("C2"), "status"), (None, "ok")]);
+    assert_eq!(attempts(&scripted.router.receipt_of(&reply)), [(Some("C2"), "status"), (None, "ok")]);
     scripted.router.settled();
 }
 
@@ -25,11 +25,11 @@ fn a_reset_is_tried_again_there_and_three_are_told() {
     fleet.engines[0].fault("reset", 2);
     let reply = fleet.post(&chat("sim", "hi", 2));
     assert_eq!(reply.status, 200);
-    assert_eq!(attempts(&receipt(&fleet.router, &reply)).len(), 3);
+    assert_eq!(attempts(&fleet.router.receipt_of(&reply)).len(), 3);
     fleet.engines[0].fault("reset", 9);
     let reply = fleet.post(&chat("sim", "hi", 2));
     assert_eq!((reply.status, reply.error_code().as_str()), (502, "upstream_reset"));
-    assert_eq!(attempts(&receipt(&fleet.router, &reply)).len(), 3);
+    assert_eq!(attempts(&fleet.router.receipt_of(&reply)).len(), 3);
     assert_eq!(fleet.engines[0].stats()["executions"], 1);
     fleet.router.settled();
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use contract_id::contract;
 
 use crate::{
-    fleet::{Scripted, attempts, fine, receipt},
+    fleet::{Scripted, attempts, fine},
     harness::{RawClient, RawReply, Reply, Router as _, chat, eventually, json_reply},
 };
 
@@ -26,7 +26,7 @@ fn an_engines_500_is_one_attempt_and_keeps_its_status_but_not_its_words() {
     assert_eq!((reply.status, reply.error_code().as_str()), (500, "internal"));
     assert!(!reply.text().contains("10.0.0.7"));
     assert_eq!(scripted.requests(), 1);
-    assert_eq!(attempts(&receipt(&scripted.router, &reply)), [(None, "status")]);
+    assert_eq!(attempts(&scripted.router.receipt_of(&reply)), [(None, "status")]);
 }
 
 #[test]

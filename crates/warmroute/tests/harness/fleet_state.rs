@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Program, RawClient, eventually};
+use super::{Program, RawClient, RawReply, eventually};
 
 /// Faults of a simulated engine.
 pub type Fault<'a> = &'a str;
@@ -17,6 +17,8 @@ pub trait Router {
     fn receipts(&self) -> Vec<Value>;
     /// The receipt of the request with this id, once it is settled.
     fn receipt(&self, request_id: &str) -> Value;
+    /// The receipt of the request that got this reply, once it is settled.
+    fn receipt_of(&self, reply: &RawReply) -> Value;
     /// The sum of a metric over the label sets that contain `labels`.
     fn metric(&self, name: &str, labels: &str) -> f64;
     /// Waits until nothing of any request is held: load, leases, bodies, streams.
@@ -49,6 +51,10 @@ impl Router for Program {
             let receipts = self.receipts();
             receipts.into_iter().find(|it| it["request_id"] == request_id && !it["outcome"].is_null())
         })
+    }
+
+    fn receipt_of(&self, reply: &RawReply) -> Value {
+        self.receipt(reply.header("x-request-id").expect("every reply has a request id"))
     }
 
     fn metric(&self, name: &str, labels: &str) -> f64 {

@@ -101,9 +101,14 @@ impl Program {
         let file = NamedTempFile::new().expect("a temporary file");
         std::fs::write(file.path(), yaml).expect("it can be written");
         let path = file.path().to_str().expect("its name is text");
-        let mut program = Self::serve(workers, &[&["-c", path], flags].concat());
-        program.file = Some(file);
-        program
+        let program = Self::serve(workers, &[&["-c", path], flags].concat());
+        program.keeping(file)
+    }
+
+    /// The same, and the file stays for as long as it runs.
+    pub fn keeping(mut self, file: NamedTempFile) -> Self {
+        self.file = Some(file);
+        self
     }
 
     /// Runs it to its end.

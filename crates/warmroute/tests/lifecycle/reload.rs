@@ -144,7 +144,7 @@ fn a_thousand_reloads_half_of_them_invalid_cost_no_request_and_the_last_valid_on
     let (urls, before) = (it.urls(), it.router.resident());
     let load = Load::start(&it.router.data(), 4, Duration::from_millis(40));
     let mut draw = Draw(7);
-    let mut in_force = Value::Null;
+    let (mut in_force, mut last_valid) = (Value::Null, String::new());
     for number in 0..1000 {
         let (text, policy) = draw.configuration(&urls);
         it.write(&text);
@@ -152,7 +152,7 @@ fn a_thousand_reloads_half_of_them_invalid_cost_no_request_and_the_last_valid_on
         match policy {
             Some(policy) => {
                 assert_eq!((status, &told["problems"]), (200, &json!([])), "reload {number}: {told} of\n{text}");
-                in_force = json!(policy);
+                (in_force, last_valid) = (json!(policy), text);
             }
             None => assert_eq!(status, 400, "reload {number}: {told} of\n{text}"),
         }
@@ -160,6 +160,11 @@ fn a_thousand_reloads_half_of_them_invalid_cost_no_request_and_the_last_valid_on
             assert_eq!(it.in_force("/routing/policy"), in_force, "reload {number}");
         }
     }
+    assert_eq!(it.in_force("/routing/policy"), in_force, "after the last reload");
+    // All of it, not its policy alone: taken again, it changes nothing.
+    it.write(&last_valid);
+    let (status, told) = it.reload(true);
+    assert_eq!((status, &told["changed"], &told["restart_needed"]), (200, &json!([]), &json!([])), "{told}");
     let asked = load.end_without_failure();
     eprintln!("1000 reloads, {asked} requests, resident {before} -> {} bytes", it.router.resident());
     let history = it.get("/admin/config/history");

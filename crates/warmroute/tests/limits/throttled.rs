@@ -3,7 +3,7 @@
 use contract_id::contract;
 
 use crate::{
-    fleet::{CHAT, Scripted, fine, receipt},
+    fleet::{CHAT, Scripted, fine},
     harness::{RawClient, RawReply, Reply, Router as _, chat, eventually, json_reply},
 };
 
@@ -27,7 +27,7 @@ fn a_worker_that_throttles_is_left_alone_while_another_is_there() {
     for _ in 0..10 {
         let reply = ask(&scripted);
         assert_eq!(reply.status, 200);
-        let excluded = &receipt(&scripted.router, &reply)["excluded"];
+        let excluded = &scripted.router.receipt_of(&reply)["excluded"];
         assert_eq!(excluded[0]["target"]["worker"], first.address());
         assert_eq!(excluded[0]["reason"], "busy");
     }

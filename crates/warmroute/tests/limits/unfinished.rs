@@ -3,7 +3,7 @@
 use contract_id::contract;
 
 use crate::{
-    fleet::{Scripted, receipt},
+    fleet::Scripted,
     harness::{RawReply, Reply, Router as _, chat, eventually, stream_reply, streamed},
 };
 
@@ -30,7 +30,7 @@ fn a_stream_without_an_ending_passes_as_it_is_and_is_counted() {
     let reply = ask(&scripted);
     assert!(reply.clean);
     assert_eq!(reply.body, [TOKEN, TOKEN].concat());
-    assert_eq!(receipt(&scripted.router, &reply)["outcome"]["kind"], "ok");
+    assert_eq!(scripted.router.receipt_of(&reply)["outcome"]["kind"], "ok");
     assert_eq!(counted(&scripted), 1.0);
     assert_eq!(scripted.router.metric("warmroute_upstream_failures_total", "incomplete"), 1.0);
     scripted.engines[0].script(stream(&[]));
@@ -68,7 +68,7 @@ fn where_it_is_asked_for_such_a_stream_ends_with_the_error_and_uncleanly() {
     let rest = text.strip_prefix(&*String::from_utf8_lossy(&[TOKEN, TOKEN].concat())).unwrap();
     assert!(rest.starts_with("data: {\"error\":{") && rest.contains("\"stream_interrupted\""), "{rest}");
     assert!(!rest.contains("[DONE]") && !rest.contains("finish_reason"));
-    assert_eq!(receipt(&scripted.router, &reply)["outcome"]["kind"], "upstream_error");
+    assert_eq!(scripted.router.receipt_of(&reply)["outcome"]["kind"], "upstream_error");
     assert_eq!(counted(&scripted), 1.0);
     // One that never began is no answer at all.
     scripted.engines[0].script(stream(&[]));

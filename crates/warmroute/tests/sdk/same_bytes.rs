@@ -93,6 +93,8 @@ fn equal(engine: &Program, router: &Program, requests: Vec<(&'static str, &'stat
             // The first request leaves its blocks in the cache, where the later ones find them.
             let [_, direct, routed] = [engine.data(), engine.data(), router.data()].map(|at| ask(&at));
             assert_eq!((routed.status, routed.clean), (direct.status, true), "{what}: {}", routed.text());
+            let status = if what.contains("refus") { 400 } else { 200 };
+            assert_eq!(direct.status, status, "{what}, streamed: {stream}: {}", direct.text());
             assert_eq!(routed.header("content-type"), direct.header("content-type"), "{what}");
             assert_eq!(masked(&routed), masked(&direct), "{what}, streamed: {stream}");
         }

@@ -68,7 +68,7 @@ fn requests_in_flight_that_are_alike_reach_the_engine_once() {
     ids.sort();
     ids.dedup();
     assert_eq!(ids.len(), 8, "each has its own id");
-    let receipt = fleet.router.receipt(joined[0].header("x-request-id").expect("an id"));
+    let receipt = fleet.router.receipt_of(joined[0]);
     assert_eq!((&receipt["method"], &receipt["winner"]), (&"dedup".into(), &Value::Null));
     assert_eq!((&receipt["candidates"], &receipt["outcome"]["kind"]), (&json!([]), &"ok".into()));
     assert_eq!(receipt["id"].as_str(), joined[0].header("x-warmroute-decision"));

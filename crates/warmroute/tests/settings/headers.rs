@@ -9,17 +9,20 @@ fn engine() -> ScriptedEngine {
 }
 
 fn reply(config: &str) -> RawReply {
+    reply_to("m", config)
+}
+
+fn reply_to(model: &str, config: &str) -> RawReply {
     let engine = engine();
     let router = Program::serve_with(config, &[format!("w1={}", engine.url())], &[]).ready(1);
-    let reply = RawClient::post(&router.data(), "/v1/chat/completions", chat("m", "hi", 1).to_string().as_bytes());
+    let reply = RawClient::post(&router.data(), "/v1/chat/completions", chat(model, "hi", 1).to_string().as_bytes());
     assert_eq!(reply.status, 200, "{}", reply.text());
     reply
 }
 
-fn named(reply: &RawReply, prefix: &str) -> Vec<String> {
-    let names = ["worker", "method", "policy", "cluster", "model", "cache-status", "hooks", "decision"];
-    let found = names.iter().filter(|name| reply.header(&format!("{prefix}{name}")).is_some());
-    found.map(|name| (*name).to_owned()).collect()
+/// The headers that begin so, without that beginning.
+fn named<'a>(reply: &'a RawReply, prefix: &str) -> Vec<&'a str> {
+    reply.headers.iter().filter_map(|(name, _)| name.strip_prefix(prefix)).collect()
 }
 
 #[test]
@@ -27,6 +30,7 @@ fn named(reply: &RawReply, prefix: &str) -> Vec<String> {
 fn the_other_routers_headers_stand_beside_ours_when_asked_for() {
     let usual = reply("");
     assert!(named(&usual, "x-vllm-router-").is_empty(), "{usual:?}");
+    assert!(named(&usual, "x-warmroute-").contains(&"worker"), "{usual:?}");
     let both = reply("compat: {headers: [vllm-router]}\nrouting: {policy: round_robin}\n");
     assert_eq!(both.header("x-vllm-router-worker"), both.header("x-warmroute-worker"));
     assert_eq!(both.header("x-vllm-router-policy"), Some("round_robin"));
@@ -42,4 +46,9 @@ fn routing_is_not_told_where_that_is_switched_off() {
     let silent = reply("compat: {headers: [vllm-router], expose_routing_headers: false}\n");
     assert!(named(&silent, "x-vllm-router-").is_empty() && named(&silent, "x-warmroute-").is_empty(), "{silent:?}");
     assert!(silent.header("x-request-id").is_some());
+    // That the request was changed is told in any case.
+    let config = "compat: {headers: [vllm-router], expose_routing_headers: false}\nmodels: {aliases: {nick: m}}\n";
+    let changed = reply_to("nick", config);
+    assert!(named(&changed, "x-vllm-router-").is_empty(), "{changed:?}");
+    assert_eq!(named(&changed, "x-warmroute-"), ["rewrites"], "{changed:?}");
 }

@@ -40,7 +40,7 @@ impl Pair {
     }
 
     fn attempts(&self, reply: &RawReply) -> Value {
-        let receipt = self.router.receipt(reply.header("x-request-id").expect("an id"));
+        let receipt = self.router.receipt_of(reply);
         let attempts = receipt["attempts"].as_array().expect("a list").clone();
         attempts.iter().map(|it| json!([it["target"]["worker"], it["class"], it["result"]])).collect()
     }

@@ -12,7 +12,7 @@ fn router(logging: &str) -> Program {
     std::fs::write(file.path(), format!("{WORKER}logging: {{{logging}}}\n")).expect("it can be written");
     let path = file.path().to_str().expect("its name is text");
     // Without the flag that other tests set: the file alone decides.
-    Program::start(&["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "-c", path])
+    Program::start(&["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "-c", path]).keeping(file)
 }
 
 fn listening(router: &Program) -> String {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use contract_id::contract;
 
-use crate::harness::{Program, RawClient, Reply, Router as _, ScriptedEngine, eventually};
+use crate::harness::{Program, RawClient, Reply, Router as _, ScriptedEngine, Stopwatch, eventually};
 
 /// Checks hardly ever come by themselves, and ask for nothing beside health and list.
 const QUIET: &str = "health_checks: {interval: 1h}\nkv_events: {enabled: false}\n";
@@ -73,11 +73,26 @@ fn the_list_is_renewed_in_the_background_and_workers_lists_are_reused_for_their_
 #[test]
 #[contract("CH12")]
 fn an_old_list_answers_at_once_while_a_worker_that_hangs_is_asked() {
-    let config = "cache: {model_cache_ttl: 100ms}\nmodel_aggregation: {cache_ttl: 1h, soft_ttl_ratio: 0, background_refresh: {enabled: false}}\n";
-    let (router, engines) = fleet(config);
-    let before = engines[0].questions();
+    // A check may hang for longer than the list is waited for: it takes nobody out meanwhile.
+    let config = "health_checks: {interval: 1h, timeout: 1m}\nkv_events: {enabled: false}\ncache: {model_cache_ttl: 100ms}\nmodel_aggregation: {cache_ttl: 1h, soft_ttl_ratio: 0, background_refresh: {enabled: false}}\n";
+    let (well, hangs) = (ScriptedEngine::start(Reply::Silence), Program::engine(&["--no-kv-events"]));
+    let workers: String =
+        [well.url(), hangs.url()].map(|url| format!("  - {{type: generic, url: \"{url}\"}}\n")).concat();
+    let router = Program::serve_with(&format!("{config}workers:\n{workers}"), &[], &[]).ready(2);
+    // The workers' own lists get old.
     std::thread::sleep(Duration::from_millis(200));
-    assert_eq!(list(&router), 1);
-    eventually("the workers to be asked", || (engines[0].questions() > before).then_some(()));
-    assert_eq!(list(&router), 1);
+    hangs.signal("STOP");
+    let before = well.questions();
+    let watch = Stopwatch::start();
+    assert_eq!(list(&router), 2);
+    eventually("the workers to be asked", || (well.questions() > before).then_some(()));
+    for _ in 0..3 {
+        assert_eq!(list(&router), 2);
+    }
+    // Whoever waits for a renewal waits 2 s at most: these would have waited 8 s.
+    assert!(watch.elapsed() < Duration::from_secs(3), "four lists took {:?}", watch.elapsed());
+    assert_eq!(rounds(&router), 0.0, "the worker that hangs has answered nothing");
+    hangs.signal("CONT");
+    eventually("the renewal", || (rounds(&router) >= 1.0).then_some(()));
+    assert_eq!(list(&router), 2);
 }

@@ -1,7 +1,7 @@
 //! Other names of models, and models that take the place of others.
 
 use contract_id::contract;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::harness::{Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, chat, eventually, json_reply};
 
@@ -28,10 +28,6 @@ fn fleet() -> (Program, Vec<Program>) {
     (Program::serve_with(&config, &workers, &[]).ready(2), engines)
 }
 
-fn receipt(router: &Program, reply: &RawReply) -> Value {
-    router.receipt(reply.header("x-request-id").expect("an id"))
-}
-
 #[test]
 #[contract("V44")]
 fn an_alias_gets_the_model_it_stands_for_and_the_receipt_names_both() {
@@ -43,7 +39,7 @@ fn an_alias_gets_the_model_it_stands_for_and_the_receipt_names_both() {
         (Some("small"), Some("model"))
     );
     assert_eq!(reply.json()["model"], "small", "the engine's own word stays");
-    let receipt = receipt(&router, &reply);
+    let receipt = router.receipt_of(&reply);
     assert_eq!((&receipt["model"], &receipt["served_model"]), (&"gpt-4o".into(), &"small".into()));
     assert_eq!(receipt["rewrites"], json!(["model"]));
     let list = RawClient::get(&router.data(), "/v1/models").json();

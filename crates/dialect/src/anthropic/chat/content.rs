@@ -54,7 +54,11 @@ pub(super) fn conversation(
     for turn in turns.into_iter().filter(|turn| !turn.blocks.is_empty()) {
         let mut one = list.object();
         one.text("role", turn.role);
-        one.raw("content", &format!("[{}]", turn.blocks.join(",")));
+        let mut content = one.array("content");
+        for block in &turn.blocks {
+            content.next().push_str(block);
+        }
+        content.close();
         one.close();
     }
     list.close();

@@ -2,6 +2,7 @@
 
 use crate::{
     RawJson, Usage,
+    api_error::openai_error,
     chunk::usage,
     json::{self, Object},
 };
@@ -16,7 +17,7 @@ use crate::{
 /// );
 /// ```
 pub fn chat_from_message(body: &[u8], model: &str, created: i64) -> Option<Vec<u8>> {
-    let reply = json::whole(std::str::from_utf8(body).ok()?).ok()?;
+    let reply = json::object(body)?;
     let content = reply.member("content")?;
     let is = |block: &RawJson<'_>, kind: &str| block.member("type").and_then(RawJson::string).as_deref() == Some(kind);
     let texts = |kind: &'static str| -> Option<String> {
@@ -69,7 +70,7 @@ pub fn chat_from_message(body: &[u8], model: &str, created: i64) -> Option<Vec<u
 pub(super) fn head(chat: &mut Object<'_>, kind: &str, id: &str, created: i64, model: &str) {
     chat.text("id", id);
     chat.text("object", kind);
-    chat.raw("created", &created.to_string());
+    chat.number("created", created);
     chat.text("model", model);
 }
 
@@ -103,27 +104,10 @@ pub(super) fn write_usage(object: &mut Object<'_>, counted: Usage) {
 
 /// The words of a worker that answered a message with this status, for a client that asked for a chat completion.
 pub fn error_from_message(status: u16, body: &[u8], request_id: &str) -> Vec<u8> {
-    let said = std::str::from_utf8(body).ok().and_then(|text| json::whole(text).ok());
-    let error = said.and_then(|said| said.member("error"));
+    let error = json::object(body).and_then(|said| said.member("error"));
     let text = |name: &str| error.and_then(|error| error.member(name)).and_then(RawJson::string);
     let message = text("message")
         .map_or_else(|| format!("the worker refused the request with status {status}"), std::borrow::Cow::into_owned);
     let kind = text("type").map_or_else(|| "invalid_request_error".to_owned(), std::borrow::Cow::into_owned);
-    error_object(&kind, &message, Some(request_id))
-}
-
-pub(super) fn error_object(kind: &str, message: &str, request_id: Option<&str>) -> Vec<u8> {
-    let mut out = String::with_capacity(message.len() + 160);
-    let mut object = Object::open(&mut out);
-    let mut error = object.object("error");
-    error.text("message", message);
-    error.text("type", kind);
-    error.raw("param", "null");
-    error.text("code", kind);
-    if let Some(id) = request_id {
-        error.text("request_id", id);
-    }
-    error.close();
-    object.close();
-    out.into_bytes()
+    openai_error(&message, &kind, None, &kind, Some(request_id))
 }

@@ -6,10 +6,11 @@
 
 use super::{
     super::Streamed,
-    reply::{completion_id, error_object, finish, head, write_usage},
+    reply::{completion_id, finish, head, write_usage},
 };
 use crate::{
     RawJson, Usage,
+    api_error::openai_error,
     chunk::usage,
     json::{self, Object},
 };
@@ -61,8 +62,7 @@ impl ChatStream {
         if self.over {
             return Streamed::Whole;
         }
-        let event = std::str::from_utf8(data).ok().and_then(|text| json::whole(text).ok());
-        let Some(event) = event.filter(|event| event.members().is_some()) else {
+        let Some(event) = json::object(data) else {
             return self.fail(out, "api_error", "the worker's stream is no message");
         };
         match event.member("type").and_then(RawJson::string).as_deref() {
@@ -92,8 +92,8 @@ impl ChatStream {
         Streamed::Going
     }
 
-    /// The worker's stream ended. Unless its message had, it was cut, and nothing is written.
-    pub fn finish(&mut self, _out: &mut Vec<u8>) -> Streamed {
+    /// The worker's stream ended. Unless its message had, it was cut; nothing is left to be written.
+    pub fn finish(&self) -> Streamed {
         if self.over { Streamed::Whole } else { Streamed::Going }
     }
 
@@ -210,7 +210,7 @@ impl ChatStream {
     fn fail(&mut self, out: &mut Vec<u8>, kind: &str, message: &str) -> Streamed {
         self.over = true;
         out.extend_from_slice(b"data: ");
-        out.extend_from_slice(&error_object(kind, message, None));
+        out.extend_from_slice(&openai_error(message, kind, None, kind, None));
         out.extend_from_slice(b"\n\n");
         Streamed::Failed
     }
@@ -219,7 +219,7 @@ impl ChatStream {
 fn call(delta: &mut Object<'_>, number: usize, describe: impl FnOnce(&mut Object<'_>)) {
     let mut list = delta.array("tool_calls");
     let mut call = list.object();
-    call.raw("index", &number.to_string());
+    call.number("index", number);
     describe(&mut call);
     call.close();
     list.close();

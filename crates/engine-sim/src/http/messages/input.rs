@@ -1,6 +1,6 @@
 //! A request in Anthropic's form as a chat request.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::super::{
     ApiError,
@@ -36,31 +36,23 @@ pub(crate) fn read(body: &[u8], limit: Limit) -> Result<GenerationBody, ApiError
             }
         }
     }
-    let mut chat = Map::new();
-    for (to, value) in [
+    let alone = asked["tool_choice"]["disable_parallel_tool_use"] == true;
+    let thinks = matches!(asked["thinking"]["type"].as_str(), Some("enabled" | "adaptive"));
+    request::chat([
         ("model", asked["model"].clone()),
         ("messages", Value::Array(messages)),
         ("max_tokens", asked["max_tokens"].clone()),
         ("stream", asked["stream"].clone()),
         ("stop", asked["stop_sequences"].clone()),
-        ("tools", tools(&asked["tools"])?),
+        ("tools", request::tools(&asked["tools"], tool)?),
         ("tool_choice", tool_choice(&asked["tool_choice"])),
         ("response_format", format(&asked)),
         ("cache_salt", asked["cache_salt"].clone()),
         ("priority", asked["priority"].clone()),
         ("ignore_eos", asked["ignore_eos"].clone()),
-    ] {
-        if !value.is_null() {
-            chat.insert(to.to_owned(), value);
-        }
-    }
-    if asked["tool_choice"]["disable_parallel_tool_use"] == true {
-        chat.insert("parallel_tool_calls".to_owned(), false.into());
-    }
-    if matches!(asked["thinking"]["type"].as_str(), Some("enabled" | "adaptive")) {
-        chat.insert("chat_template_kwargs".to_owned(), json!({"enable_thinking": true}));
-    }
-    request::parse(Value::Object(chat).to_string().as_bytes())
+        ("parallel_tool_calls", if alone { false.into() } else { Value::Null }),
+        ("chat_template_kwargs", if thinks { json!({"enable_thinking": true}) } else { Value::Null }),
+    ])
 }
 
 /// A text, or the texts of blocks that hold nothing else.
@@ -134,9 +126,8 @@ fn one_text(mut parts: Vec<Value>) -> Value {
     }
 }
 
-fn tools(tools: &Value) -> Result<Value, ApiError> {
-    let Value::Array(tools) = tools else { return Ok(Value::Null) };
-    let function = |tool: &Value| match tool["type"].as_str() {
+fn tool(tool: &Value) -> Result<Value, ApiError> {
+    match tool["type"].as_str() {
         None | Some("custom") => {
             let mut function = json!({"name": tool["name"], "parameters": tool["input_schema"]});
             if tool["description"].is_string() {
@@ -148,9 +139,7 @@ fn tools(tools: &Value) -> Result<Value, ApiError> {
             format!("tools has one of type {other:?}: this simulated engine has custom tools only."),
             "tools",
         )),
-    };
-    let tools: Vec<Value> = tools.iter().map(function).collect::<Result<_, _>>()?;
-    Ok(if tools.is_empty() { Value::Null } else { tools.into() })
+    }
 }
 
 fn tool_choice(choice: &Value) -> Value {

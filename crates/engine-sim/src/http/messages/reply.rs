@@ -81,6 +81,19 @@ impl MessageReply {
     }
 }
 
+/// A block before anything is in it; `None` where there is none to begin.
+fn begun_block(channel: Channel, line: &Line) -> Option<Value> {
+    Some(match channel {
+        Channel::Hidden => return None,
+        Channel::Content => json!({"type": "text", "text": ""}),
+        Channel::Reasoning => json!({"type": "thinking", "thinking": "", "signature": ""}),
+        Channel::Call(place) => {
+            let call = line.generation.call(place)?;
+            json!({"type": "tool_use", "id": tool_id(call), "name": call.name, "input": {}})
+        }
+    })
+}
+
 fn tool_id(call: &Call) -> String {
     format!("toolu_{}", call.id)
 }
@@ -130,27 +143,17 @@ impl Reply for MessageReply {
             self.ending = ending.clone();
         }
         let (channel, text) = (spoken.said.channel, &spoken.said.text);
-        let (block, delta) = match channel {
-            Channel::Hidden => return events,
-            Channel::Content => (json!({"type": "text", "text": ""}), json!({"type": "text_delta", "text": text})),
-            Channel::Reasoning => (
-                json!({"type": "thinking", "thinking": "", "signature": ""}),
-                json!({"type": "thinking_delta", "thinking": text}),
-            ),
-            Channel::Call(place) => {
-                let Some(call) = line.generation.call(place) else { return events };
-                (
-                    json!({"type": "tool_use", "id": tool_id(call), "name": call.name, "input": {}}),
-                    json!({"type": "input_json_delta", "partial_json": text}),
-                )
-            }
-        };
         if self.open != Some(channel) {
+            let Some(block) = begun_block(channel, line) else { return events };
             events.extend(self.close());
             events.push(self.begin(channel, &block));
         }
         if !text.is_empty() {
-            events.push(self.delta(&delta));
+            events.push(self.delta(&match channel {
+                Channel::Reasoning => json!({"type": "thinking_delta", "thinking": text}),
+                Channel::Call(_) => json!({"type": "input_json_delta", "partial_json": text}),
+                _ => json!({"type": "text_delta", "text": text}),
+            }));
         }
         events
     }

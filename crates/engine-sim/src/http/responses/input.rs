@@ -1,6 +1,6 @@
 //! A Responses request as a chat request.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::super::{
     ApiError,
@@ -63,31 +63,21 @@ pub(super) fn chat(asked: &Value, messages: &[Value]) -> Result<GenerationBody, 
         whole.push(json!({"role": "system", "content": instructions}));
     }
     whole.extend_from_slice(messages);
-    let mut chat = Map::new();
-    for (to, value) in [
+    let said = [
         ("model", asked["model"].clone()),
         ("messages", Value::Array(whole)),
-        ("tools", tools(&asked["tools"])?),
+        ("tools", request::tools(&asked["tools"], tool)?),
         ("tool_choice", tool_choice(&asked["tool_choice"])),
         ("response_format", format(&asked["text"]["format"])),
         ("max_tokens", asked["max_output_tokens"].clone()),
         ("reasoning_effort", asked["reasoning"]["effort"].clone()),
-    ] {
-        if !value.is_null() {
-            chat.insert(to.to_owned(), value);
-        }
-    }
-    for same in ["stream", "parallel_tool_calls", "cache_salt", "priority", "chat_template_kwargs", "ignore_eos"] {
-        if let Some(value) = asked.get(same) {
-            chat.insert(same.to_owned(), value.clone());
-        }
-    }
-    request::parse(Value::Object(chat).to_string().as_bytes())
+    ];
+    let same = ["stream", "parallel_tool_calls", "cache_salt", "priority", "chat_template_kwargs", "ignore_eos"];
+    request::chat(said.into_iter().chain(same.map(|name| (name, asked[name].clone()))))
 }
 
-fn tools(tools: &Value) -> Result<Value, ApiError> {
-    let Value::Array(tools) = tools else { return Ok(Value::Null) };
-    let function = |tool: &Value| match tool["type"].as_str() {
+fn tool(tool: &Value) -> Result<Value, ApiError> {
+    match tool["type"].as_str() {
         Some("function") => {
             let mut function = tool.clone();
             if let Some(function) = function.as_object_mut() {
@@ -96,9 +86,7 @@ fn tools(tools: &Value) -> Result<Value, ApiError> {
             Ok(json!({"type": "function", "function": function}))
         }
         other => Err(refused(format!("tools has one of type {other:?}: this simulated engine has functions only."))),
-    };
-    let tools: Vec<Value> = tools.iter().map(function).collect::<Result<_, _>>()?;
-    Ok(if tools.is_empty() { Value::Null } else { tools.into() })
+    }
 }
 
 fn tool_choice(choice: &Value) -> Value {

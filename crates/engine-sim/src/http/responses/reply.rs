@@ -38,6 +38,8 @@ pub(crate) struct ResponseReply {
 /// The item that is being written.
 #[derive(Debug)]
 struct Open {
+    /// The item's, for the events about it.
+    id: Value,
     channel: Channel,
     call: Option<Call>,
     text: String,
@@ -62,8 +64,8 @@ impl ResponseReply {
     }
 
     /// An event about the item that is being written.
-    fn about_item(&mut self, kind: &str, item: &Value, mut fields: Value) -> Bytes {
-        fields["item_id"] = item["id"].clone();
+    fn about_item(&mut self, kind: &str, id: Value, mut fields: Value) -> Bytes {
+        fields["item_id"] = id;
         fields["output_index"] = self.output.len().into();
         self.event(kind, fields)
     }
@@ -81,13 +83,14 @@ impl ResponseReply {
     }
 
     fn begin(&mut self, channel: Channel, call: Option<Call>) -> Vec<Bytes> {
-        let open = Open { channel, call, text: String::new() };
+        let mut open = Open { id: Value::Null, channel, call, text: String::new() };
         let item = self.item(&open, Status::InProgress);
+        open.id = item["id"].clone();
         let place = self.output.len();
         let mut events = vec![self.event("response.output_item.added", json!({"output_index": place, "item": item}))];
         if channel == Channel::Content {
             let fields = json!({"content_index": 0, "part": items::part("")});
-            events.push(self.about_item("response.content_part.added", &item, fields));
+            events.push(self.about_item("response.content_part.added", open.id.clone(), fields));
         }
         self.open = Some(open);
         events
@@ -100,17 +103,17 @@ impl ResponseReply {
         match open.channel {
             Channel::Reasoning => {
                 let fields = json!({"content_index": 0, "text": text});
-                events.push(self.about_item("response.reasoning_text.done", &item, fields));
+                events.push(self.about_item("response.reasoning_text.done", open.id, fields));
             }
             Channel::Call(_) => {
                 let fields = json!({"name": item["name"], "arguments": text});
-                events.push(self.about_item("response.function_call_arguments.done", &item, fields));
+                events.push(self.about_item("response.function_call_arguments.done", open.id, fields));
             }
             _ => {
                 let fields = json!({"content_index": 0, "text": text, "logprobs": []});
-                events.push(self.about_item("response.output_text.done", &item, fields));
+                events.push(self.about_item("response.output_text.done", open.id.clone(), fields));
                 let fields = json!({"content_index": 0, "part": items::part(text)});
-                events.push(self.about_item("response.content_part.done", &item, fields));
+                events.push(self.about_item("response.content_part.done", open.id, fields));
             }
         }
         let place = self.output.len();
@@ -177,13 +180,13 @@ impl Reply for ResponseReply {
         let text = &spoken.said.text;
         let Some(open) = self.open.as_mut().filter(|_| !text.is_empty()) else { return events };
         open.text.push_str(text);
+        let id = open.id.clone();
         let (kind, fields) = match channel {
             Channel::Reasoning => ("response.reasoning_text.delta", json!({"content_index": 0, "delta": text})),
             Channel::Call(_) => ("response.function_call_arguments.delta", json!({"delta": text})),
             _ => ("response.output_text.delta", json!({"content_index": 0, "delta": text, "logprobs": []})),
         };
-        let item = self.open.as_ref().map_or(Value::Null, |open| self.item(open, Status::InProgress));
-        events.push(self.about_item(kind, &item, fields));
+        events.push(self.about_item(kind, id, fields));
         events
     }
 

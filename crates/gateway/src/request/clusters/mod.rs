@@ -29,7 +29,7 @@ use self::{
     embed::{Embedder, NoVectors},
     vectors::Direction,
 };
-use crate::{Gateway, metrics::ClusterResults, upstream::Pools};
+use crate::{Gateway, metrics::Results, upstream::Pools};
 
 /// Names the cluster, of a client that knows it, and for the worker that gets the request.
 const CLUSTER_ID: &str = "x-semantic-cluster-id";
@@ -120,7 +120,7 @@ pub(crate) struct Clusters {
     asking: Semaphore,
     rests_until: Mutex<Moment>,
     clock: Clock,
-    results: ClusterResults,
+    results: Results,
 }
 
 impl Clusters {
@@ -130,7 +130,7 @@ impl Clusters {
         pools: Pools,
         clock: Clock,
         connect_timeout: Duration,
-        results: ClusterResults,
+        results: Results,
     ) -> Self {
         let ClusterSettings { embedding_model, threshold, timeout, clusters } = settings;
         let embedder =

@@ -7,30 +7,30 @@ use dialect::{Chunk, Dialect, is_done};
 /// What is known of a stream's ending so far.
 #[derive(Debug)]
 pub(super) struct Ending {
-    /// Stands in the event that ends a stream of this dialect, and in few others.
-    word: &'static [u8],
+    /// One of them stands in the event that ends a stream of this dialect; an event without is not read.
+    words: &'static [&'static [u8]],
     seen: bool,
 }
 
 impl Ending {
     /// Of a stream in this dialect; `None` where streams do not say that they are whole.
     pub(super) fn of(dialect: Dialect) -> Option<Self> {
-        let word: &[u8] = match dialect {
-            Dialect::Chat | Dialect::Completions => b"finish_reason",
-            Dialect::Messages => b"message_stop",
-            Dialect::Responses => b"response.",
+        let words: &[&[u8]] = match dialect {
+            Dialect::Chat | Dialect::Completions => &[b"finish_reason"],
+            Dialect::Messages => &[b"message_stop"],
+            Dialect::Responses => &[b"response.completed", b"response.incomplete", b"response.failed"],
             Dialect::Embeddings | Dialect::Rerank | Dialect::Score => return None,
         };
-        Some(Self { word, seen: false })
+        Some(Self { words, seen: false })
     }
 
-    /// Looks at one event's data.
-    pub(super) fn look(&mut self, data: &[u8]) {
-        // Most events have no such word: they are not parsed.
-        if self.seen || !(is_done(data) || data.windows(self.word.len()).any(|window| window == self.word)) {
+    /// Looks at one event's data, and where that may be an ending at what `chunk` reads in it.
+    pub(super) fn look<'a>(&mut self, data: &[u8], chunk: impl FnOnce() -> Option<&'a Chunk<'a>>) {
+        let stands = |word: &&[u8]| data.windows(word.len()).any(|window| window == *word);
+        if self.seen || !(is_done(data) || self.words.iter().any(stands)) {
             return;
         }
-        self.seen = is_done(data) || Chunk::read(data).is_some_and(|chunk| chunk.ends());
+        self.seen = is_done(data) || chunk().is_some_and(Chunk::ends);
     }
 
     /// An event passed that is too long to be read: what it said is not known, and it is given the benefit of the doubt.
@@ -52,7 +52,10 @@ mod tests {
 
     fn whole(dialect: Dialect, events: &[&str]) -> bool {
         let mut ending = Ending::of(dialect).expect("it has streams");
-        events.iter().for_each(|data| ending.look(data.as_bytes()));
+        for data in events {
+            let chunk = Chunk::read(data.as_bytes());
+            ending.look(data.as_bytes(), || chunk.as_ref());
+        }
         ending.was_seen()
     }
 

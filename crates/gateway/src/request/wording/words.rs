@@ -22,7 +22,7 @@ impl Words {
     pub(crate) fn finish(&mut self, out: &mut Vec<u8>) -> Streamed {
         match self {
             Self::Message(stream) => stream.finish(out),
-            Self::Chat(stream) => stream.finish(out),
+            Self::Chat(stream) => stream.finish(),
         }
     }
 }
