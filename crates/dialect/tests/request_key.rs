@@ -1,111 +1,315 @@
-//! What makes two requests the same.
+//! Requests that ask for the same thing have one key, and no others.
 
 use contract_id::contract;
-use dialect::{KeyedRequest, RequestKey, asks_repeatable, reply_form, request_key};
+use dialect::{Repeated, RequestKey, Temperature};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-fn key_of(request: KeyedRequest<'_>) -> RequestKey {
-    request_key(request).expect("an object")
+const CHAT: &str = "/v1/chat/completions";
+
+fn read(body: &str) -> Repeated<'_> {
+    Repeated::read(body.as_bytes()).expect("an object")
 }
 
 fn of(body: &str) -> RequestKey {
-    key_of(KeyedRequest { tenant: "a", route: "/v1/chat/completions", headers: &[], body: body.as_bytes() })
+    read(body).key("a", CHAT, &[])
 }
 
 fn body() -> Value {
-    json!({"model": "m", "messages": [{"role": "user", "content": "hi"}], "temperature": 0})
+    let hi = json!({"role": "user", "content": "hi"});
+    json!({"model": "m", "messages": [hi], "temperature": 0})
+}
+
+/// Bodies that differ from [`body`] in one member.
+fn changed(changes: &[(&str, Value)]) -> Vec<String> {
+    let change = |(name, value): &(&str, Value)| {
+        let mut changed = body();
+        changed[name] = value.clone();
+        changed.to_string()
+    };
+    changes.iter().map(change).collect()
+}
+
+fn assert_all_differ(bodies: &[String]) {
+    let mut keys = vec![(of(&body().to_string()), body().to_string())];
+    for text in bodies {
+        let key = of(text);
+        let same = keys.iter().find(|(other, _)| *other == key);
+        assert!(same.is_none(), "{text} has the key of {}", same.expect("some").1);
+        keys.push((key, text.clone()));
+    }
 }
 
 #[test]
-#[contract("A6", "S44")]
-fn every_field_that_can_change_the_output_changes_the_key() {
-    let changes = [
-        ("model", json!("n")),
+#[contract("A6", "CK27", "S44")]
+fn whatever_is_said_differently_is_another_request() {
+    let assistant = |call: Value| json!([{"role": "assistant", "content": null, "tool_calls": [call]}]);
+    let call = |id: &str, name: &str, arguments: &str| {
+        assistant(json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}))
+    };
+    assert_all_differ(&changed(&[
         ("messages", json!([{"role": "user", "content": "ho"}])),
+        ("messages", json!([{"role": "user", "content": "hi "}])),
+        ("messages", json!([{"role": "user", "content": ["hi"]}])),
+        ("messages", json!([{"role": "user", "content": [{"type": "text", "text": "hi"}]}])),
+        ("messages", json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "hi"}}]}])),
+        ("messages", json!([{"role": "user", "content": null}])),
+        ("messages", json!([{"role": "user"}])),
+        ("messages", json!([{"role": "system", "content": "hi"}])),
         ("messages", json!([{"role": "user", "content": "hi", "name": "x"}])),
-        ("messages", json!([{"role": "user", "content": "hi"}, {"role": "tool", "tool_call_id": "1", "content": ""}])),
+        ("messages", json!([{"role": "user", "content": "hi", "cache_control": {"type": "ephemeral"}}])),
+        ("messages", json!([{"role": "user", "content": "hi"}, {"role": "user", "content": "hi"}])),
+        ("messages", json!([{"role": "tool", "tool_call_id": "1", "content": "hi"}])),
+        ("messages", json!([{"role": "tool", "tool_call_id": "2", "content": "hi"}])),
+        ("messages", call("1", "f", "{}")),
+        ("messages", call("2", "f", "{}")),
+        ("messages", call("1", "g", "{}")),
+        ("messages", call("1", "f", "{ }")),
+        ("messages", json!([{"role": "assistant", "reasoning": "hm", "content": "hi"}])),
+        ("messages", json!([])),
+        ("messages", json!(null)),
+        ("prompt", json!("hi")),
+        ("prompt", json!([1, 2])),
+        ("prompt", json!([1, 2, 0])),
+        ("prompt", json!([[1, 2]])),
+        ("prompt_embeds", json!("AAAA")),
+        ("system", json!("be brief")),
+        ("suffix", json!("the end")),
+        ("echo", json!(true)),
+        ("documents", json!([])),
+        ("prediction", json!({"type": "content", "content": "hi"})),
+        ("modalities", json!(["text"])),
+        ("audio", json!({"voice": "a"})),
+        ("mm_processor_kwargs", json!({})),
+    ]));
+}
+
+#[test]
+#[contract("A6", "CK27", "S44")]
+fn every_field_that_changes_the_model_or_its_words_changes_the_key() {
+    assert_all_differ(&changed(&[
+        ("model", json!("n")),
+        ("model", json!("M")),
+        ("lora", json!("x")),
+        ("lora_path", json!("x")),
+        ("lora_request", json!({"lora_name": "x"})),
+        ("adapter", json!("x")),
+        ("adapter_id", json!("x")),
         ("tools", json!([])),
+        ("tools", json!([{"type": "function", "function": {"name": "f"}}])),
+        ("tools", json!([{"type": "function", "function": {"name": "f", "description": "d"}}])),
         ("tool_choice", json!("none")),
-        ("stop", json!(["a"])),
-        ("seed", json!(1)),
-        ("n", json!(2)),
+        ("tool_choice", json!("required")),
+        ("tool_choice", json!({"type": "function", "function": {"name": "f"}})),
+        ("parallel_tool_calls", json!(false)),
+        ("functions", json!([{"name": "f"}])),
+        ("function_call", json!({"name": "f"})),
         ("response_format", json!({"type": "json_object"})),
-        ("logprobs", json!(true)),
-        ("top_logprobs", json!(2)),
+        ("response_format", json!({"type": "json_schema", "json_schema": {}})),
+        ("structured_outputs", json!({"regex": "a"})),
+        ("guided_json", json!({})),
+        ("guided_regex", json!("a")),
+        ("guided_choice", json!(["a"])),
+        ("guided_grammar", json!("a")),
+        ("guided_decoding_backend", json!("a")),
+        ("guided_whitespace_pattern", json!("a")),
+        ("chat_template", json!("")),
+        ("chat_template_kwargs", json!({})),
+        ("chat_template_kwargs", json!({"enable_thinking": false})),
+        ("add_generation_prompt", json!(false)),
+        ("continue_final_message", json!(true)),
+        ("add_special_tokens", json!(true)),
+        ("truncate_prompt_tokens", json!(9)),
+        ("cache_salt", json!("s")),
+        ("reasoning_effort", json!("low")),
+        ("reasoning", json!({"effort": "low"})),
+        ("include_reasoning", json!(false)),
+        ("thinking", json!({"type": "enabled"})),
+        ("verbosity", json!("low")),
+        ("service_tier", json!("flex")),
+        ("web_search_options", json!({})),
+        ("store", json!(true)),
+        ("priority", json!(1)),
+        ("vllm_xargs", json!({})),
+        ("logits_processors", json!([])),
+        ("kv_transfer_params", json!({})),
+        ("a field that nobody knows", json!(null)),
+        ("a field that nobody knows", json!("null")),
+        ("", json!(null)),
+    ]));
+}
+
+#[test]
+#[contract("A6", "CK27", "S44")]
+fn every_field_that_changes_how_tokens_are_drawn_or_told_changes_the_key() {
+    assert_all_differ(&changed(&[
+        ("temperature", json!(null)),
+        ("temperature", json!(0.1)),
+        ("temperature", json!(1)),
+        ("temperature", json!("0")),
+        ("seed", json!(null)),
+        ("seed", json!(0)),
+        ("seed", json!(1)),
+        ("n", json!(1)),
+        ("n", json!(2)),
+        ("best_of", json!(2)),
+        ("use_beam_search", json!(true)),
+        ("length_penalty", json!(1)),
+        ("stop", json!("a")),
+        ("stop", json!(["a"])),
+        ("stop", json!([])),
+        ("stop", json!(["a", "b"])),
+        ("stop", json!(["a, b"])),
+        ("stop_token_ids", json!([1])),
+        ("include_stop_str_in_output", json!(true)),
+        ("ignore_eos", json!(true)),
+        ("max_tokens", json!(0)),
+        ("max_tokens", json!(null)),
+        ("max_tokens", json!(16)),
+        ("max_completion_tokens", json!(0)),
+        ("max_completion_tokens", json!(16)),
+        ("min_tokens", json!(1)),
+        ("top_p", json!(1)),
+        ("top_p", json!(0.9)),
+        ("top_k", json!(0)),
+        ("top_k", json!(-1)),
+        ("min_p", json!(0)),
+        ("typical_p", json!(0.5)),
         ("presence_penalty", json!(0)),
         ("frequency_penalty", json!(0)),
         ("repetition_penalty", json!(1)),
         ("logit_bias", json!({"1": 1})),
-        ("max_tokens", json!(0)),
-        ("max_completion_tokens", json!(0)),
-        ("temperature", json!(null)),
-        ("temperature", json!(0.1)),
-        ("top_p", json!(1)),
-        ("top_k", json!(0)),
-        ("min_p", json!(0)),
-        ("lora", json!("x")),
-        ("chat_template_kwargs", json!({})),
-        ("chat_template", json!("")),
-        ("cache_salt", json!("s")),
-        ("guided_json", json!({})),
-        ("a field that nobody knows", json!(null)),
-    ];
-    let mut keys = vec![of(&body().to_string())];
-    for (name, value) in changes {
-        let mut changed = body();
-        changed[name] = value;
-        let key = of(&changed.to_string());
-        assert!(!keys.contains(&key), "{changed}");
-        keys.push(key);
-    }
-    let mut without = body();
-    without.as_object_mut().expect("an object").remove("temperature");
-    assert!(!keys.contains(&of(&without.to_string())), "absent is not zero");
+        ("logit_bias", json!({"1": 2})),
+        ("logit_bias", json!({"11": 1})),
+        ("bad_words", json!(["a"])),
+        ("allowed_token_ids", json!([1])),
+        ("logprobs", json!(true)),
+        ("logprobs", json!(1)),
+        ("top_logprobs", json!(2)),
+        ("prompt_logprobs", json!(1)),
+        ("return_token_ids", json!(true)),
+        ("return_tokens_as_token_ids", json!(true)),
+        ("skip_special_tokens", json!(false)),
+        ("spaces_between_special_tokens", json!(false)),
+        ("detokenize", json!(false)),
+    ]));
 }
 
 #[test]
-#[contract("S44", "CK28")]
+#[contract("A6", "CK27")]
+fn absent_null_and_zero_are_three_things() {
+    for name in ["temperature", "max_tokens", "top_p", "seed", "n"] {
+        let mut without = body();
+        without.as_object_mut().expect("an object").remove(name);
+        let with = |value: Value| {
+            let mut with = without.clone();
+            with[name] = value;
+            of(&with.to_string())
+        };
+        let keys = [of(&without.to_string()), with(json!(null)), with(json!(0)), with(json!(0.0)), with(json!(""))];
+        for (at, key) in keys.iter().enumerate() {
+            assert!(!keys[..at].contains(key), "{name}: {at}");
+        }
+    }
+}
+
+#[test]
+#[contract("S44", "CK27", "CK28")]
 fn tenant_route_and_headers_are_in_the_key() {
     let text = body().to_string();
-    let usual = KeyedRequest { tenant: "a", route: "/v1/completions", headers: &[("v", b"1")], body: text.as_bytes() };
-    let others = [
-        KeyedRequest { tenant: "b", ..usual },
-        KeyedRequest { route: "/v1/chat/completions", ..usual },
-        KeyedRequest { headers: &[("v", b"2")], ..usual },
-        KeyedRequest { headers: &[], ..usual },
-        KeyedRequest { tenant: "a/v1/completions", route: "", ..usual },
+    let body = read(&text);
+    type Headers<'a> = &'a [(&'a str, &'a [u8])];
+    let others: [(&str, &str, Headers<'_>); 12] = [
+        ("a", CHAT, &[("anthropic-beta", b"1")]),
+        ("b", CHAT, &[("anthropic-beta", b"1")]),
+        ("", CHAT, &[("anthropic-beta", b"1")]),
+        ("a", "/anthropic/v1/messages", &[("anthropic-beta", b"1")]),
+        ("a", "/v1/completions", &[("anthropic-beta", b"1")]),
+        ("a/v1/chat/completions", "", &[("anthropic-beta", b"1")]),
+        ("a", CHAT, &[("anthropic-beta", b"2")]),
+        ("a", CHAT, &[("anthropic-version", b"1")]),
+        ("a", CHAT, &[("anthropic-beta1", b"")]),
+        ("a", CHAT, &[("anthropic-beta", b"1"), ("anthropic-beta", b"1")]),
+        ("a", CHAT, &[("anthropic-beta", b"1"), ("anthropic-version", b"1")]),
+        ("a", CHAT, &[]),
     ];
-    for other in others {
-        assert_ne!(key_of(usual), key_of(other), "{other:?}");
+    let keys = others.map(|(tenant, route, headers)| body.key(tenant, route, headers));
+    for (at, key) in keys.iter().enumerate() {
+        assert!(!keys[..at].contains(key), "{:?}", others[at]);
     }
 }
 
 #[test]
-#[contract("A6")]
+#[contract("S44")]
+fn parts_of_a_request_do_not_run_into_each_other() {
+    let bodies = [
+        r#"{"a":"b","c":"d"}"#,
+        r#"{"a":"bc","":"d"}"#,
+        r#"{"a":"b,\"c\":\"d\""}"#,
+        r#"{"ab":"","c":"d"}"#,
+        r#"{"a":["b","c"],"d":[]}"#,
+        r#"{"a":["b"],"c":["d"]}"#,
+        r#"{"a":[1,23]}"#,
+        r#"{"a":[12,3]}"#,
+        r#"{"a":["b","c"]}"#,
+        r#"{"a":["b, c"]}"#,
+        r#"{"a":["b , c"]}"#,
+    ];
+    for (at, body) in bodies.iter().enumerate() {
+        assert!(bodies[..at].iter().all(|other| of(other) != of(body)), "{body}");
+    }
+    // A header is not a member, and a tenant is not a header.
+    assert_ne!(read("{}").key("a", "r", &[("n", b"1")]), read(r#"{"n":1}"#).key("a", "r", &[]));
+    assert_ne!(read("{}").key("a", "r", &[("n", b"1")]), read("{}").key("a", "rn1", &[]));
+}
+
+#[test]
+#[contract("S44")]
+fn a_member_that_is_there_twice_is_not_the_same_as_either() {
+    let bodies = [
+        r#"{"seed":1}"#,
+        r#"{"seed":2}"#,
+        r#"{"seed":1,"seed":2}"#,
+        r#"{"seed":2,"seed":1}"#,
+        r#"{"seed":1,"seed":1}"#,
+        r#"{"seed":1,"\u0073eed":2,"seed":1}"#,
+    ];
+    for (at, body) in bodies.iter().enumerate() {
+        assert!(bodies[..at].iter().all(|other| of(other) != of(body)), "{body}");
+    }
+    // Names that cannot be told apart have no key at all.
+    assert!(Repeated::read(br#"{"\ud800":1}"#).is_none());
+}
+
+#[test]
+#[contract("A6", "CK27")]
 fn what_cannot_change_the_output_does_not_change_the_key() {
     let usual = of(&body().to_string());
-    for (name, value) in [
+    let ignored = changed(&[
         ("stream", json!(true)),
+        ("stream", json!(false)),
         ("stream_options", json!({"include_usage": true})),
         ("user", json!("me")),
         ("metadata", json!({"a": 1})),
         ("request_id", json!("r")),
-    ] {
-        let mut other = body();
-        other[name] = value;
-        assert_eq!(of(&other.to_string()), usual, "{name}");
+        ("rid", json!("r")),
+    ]);
+    for text in ignored {
+        assert_eq!(of(&text), usual, "{text}");
     }
     let spaced = "\n{ \"temperature\" :0 ,\"messages\": [ {\"role\":\"user\", \"content\":\"hi\"} ],\t\"model\":\"m\"}";
     assert_eq!(of(spaced), usual);
+    assert_eq!(of(r#"{"\u0073tream":true,"p":"x"}"#), of(r#"{"p":"x"}"#), "a name is what it says");
     // Space inside a text is text, also behind an escaped quote.
     assert_ne!(of(r#"{"p":"a \" b"}"#), of(r#"{"p":"a \"b"}"#));
     assert_ne!(of(r#"{"p":"a\\", "q":" "}"#), of(r#"{"p":"a\\", "q":""}"#));
+    // Only the request's own members are left out, not those of a part of it.
+    assert_ne!(of(r#"{"p":{"user":1}}"#), of(r#"{"p":{}}"#));
 }
 
 #[test]
 fn a_stream_and_a_whole_reply_have_two_forms() {
-    let form = |text: &str| reply_form(text.as_bytes());
+    let form = |text: &str| read(text).form();
     assert_ne!(form(r#"{"stream":true}"#), form("{}"));
     assert_ne!(form(r#"{"stream":true}"#), form(r#"{"stream":true,"stream_options":{"include_usage":true}}"#));
     assert_eq!(form(r#"{"stream": true, "x": 1}"#), form(r#"{"y":2,"stream":true}"#));
@@ -125,14 +329,48 @@ fn only_an_explicit_zero_or_a_seed_asks_for_a_repeatable_answer() {
         (r#"{"temperature":"0"}"#, false),
         (r#"{"seed":null}"#, false),
         (r#"{"seed":"7"}"#, false),
+        (r#"{"temperature":0,"temperature":1}"#, false),
+        (r#"{"seed":1,"seed":null}"#, false),
         (r#"{"messages":[{"seed":1,"temperature":0}]}"#, false),
         (r#"{"prompt":"\"seed\":1"}"#, false),
         ("{}", false),
-        ("[0]", false),
-        ("{\"seed\":1", false),
     ] {
-        assert_eq!(asks_repeatable(text.as_bytes()), repeatable, "{text}");
+        assert_eq!(read(text).asks_repeatable(), repeatable, "{text}");
     }
+    assert!(["[0]", "{\"seed\":1", "", "null"].iter().all(|text| Repeated::read(text.as_bytes()).is_none()));
+}
+
+#[test]
+fn what_is_said_of_temperature_is_nothing_zero_or_something_else() {
+    for (text, says) in [
+        ("{}", Temperature::Absent),
+        (r#"{"temperature":null}"#, Temperature::Absent),
+        (r#"{"temperature":0}"#, Temperature::Zero),
+        (r#"{"temperature":0.00}"#, Temperature::Zero),
+        (r#"{"temperature":0.7}"#, Temperature::Other),
+        (r#"{"temperature":"0"}"#, Temperature::Other),
+        (r#"{"temperature":false}"#, Temperature::Other),
+        (r#"{"temperature":0,"temperature":0}"#, Temperature::Other),
+    ] {
+        assert_eq!(read(text).temperature(), says, "{text}");
+    }
+}
+
+#[test]
+fn what_is_wanted_of_a_stream_is_read_as_the_view_reads_it() {
+    let says = |text: &str| {
+        let read = read(text);
+        (read.stream(), read.include_usage(), read.other_stream_options())
+    };
+    assert_eq!(says("{}"), (false, false, false));
+    assert_eq!(says(r#"{"stream":null,"stream_options":null}"#), (false, false, false));
+    assert_eq!(says(r#"{"stream":"true","stream_options":{"include_usage":1}}"#), (true, true, false));
+    assert_eq!(says(r#"{"stream":true,"stream_options":{"include_obfuscation":false}}"#), (true, false, false));
+    assert_eq!(
+        says(r#"{"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}}"#),
+        (true, true, true)
+    );
+    assert_eq!(says(r#"{"stream":true,"stream_options":"all"}"#), (true, false, true));
 }
 
 proptest! {
@@ -146,8 +384,33 @@ proptest! {
     }
 
     #[test]
+    #[contract("S44")]
+    fn only_space_between_values_and_the_order_of_members_mean_nothing(
+        members in prop::collection::btree_map("[a-z]{1,4}", prop::collection::vec("[ \"\\\\,:a-c]{0,6}", 0..4), 0..5),
+        space in prop::sample::select(vec!["", " ", "\n\t", "  \r\n"]),
+    ) {
+        let text = |list: &Vec<String>, space: &str| {
+            let list: Vec<_> = list.iter().map(|text| json!(text).to_string()).collect();
+            format!("{space}[{space}{}{space}]", list.join(&format!("{space},{space}")))
+        };
+        let object = |members: Vec<(&String, &Vec<String>)>, space: &str| {
+            let members: Vec<_> =
+                members.iter().map(|(name, list)| format!("\"{name}\"{space}:{}", text(list, space))).collect();
+            format!("{{{space}{}{space}}}", members.join(","))
+        };
+        let plain = object(members.iter().collect(), "");
+        prop_assert_eq!(of(&plain), of(&object(members.iter().rev().collect(), space)));
+        for (name, list) in &members {
+            let mut longer = members.clone();
+            longer.insert(name.clone(), [list.as_slice(), &[String::new()]].concat());
+            prop_assert_ne!(of(&plain), of(&object(longer.iter().collect(), space)));
+        }
+    }
+
+    #[test]
     fn no_bytes_make_it_panic(bytes: Vec<u8>) {
-        let _ = (asks_repeatable(&bytes), reply_form(&bytes));
-        let _ = request_key(KeyedRequest { tenant: "", route: "", headers: &[], body: &bytes });
+        if let Some(read) = Repeated::read(&bytes) {
+            let _ = (read.asks_repeatable(), read.form(), read.key("", "", &[]), read.other_stream_options());
+        }
     }
 }

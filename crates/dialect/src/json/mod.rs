@@ -9,7 +9,7 @@ mod scan;
 mod text;
 mod write;
 
-pub(crate) use scan::{elements, members, object, whole};
+pub(crate) use scan::{elements, members, object, plain_bytes, whole};
 pub(crate) use text::{decode, write_string};
 pub(crate) use write::{Array, Object};
 

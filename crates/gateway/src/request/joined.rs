@@ -2,7 +2,7 @@
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
-use dialect::{Dialect, KeyedRequest};
+use dialect::{Dialect, Repeated};
 use futures_util::FutureExt;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use routing::receipt::{PromptNote, PromptSource};
@@ -66,15 +66,15 @@ fn key(call: &Call) -> Option<Key> {
         .get_all(header::CACHE_CONTROL)
         .iter()
         .any(|value| value.to_str().is_ok_and(|value| value.contains("no-store") || value.contains("no-cache")));
-    if own_way || fresh || body.len() > LONGEST_BODY || !dialect::asks_repeatable(body) {
+    if own_way || fresh || body.len() > LONGEST_BODY {
         return None;
     }
+    let repeated = Repeated::read(body).filter(Repeated::asks_repeatable)?;
     let headers: Vec<(&str, &[u8])> = RELEVANT
         .iter()
         .flat_map(|name| call.headers.get_all(*name).iter().map(move |value| (*name, value.as_bytes())))
         .collect();
-    let request = KeyedRequest { tenant: "default", route: call.target.as_str(), headers: &headers, body };
-    Some((dialect::request_key(request)?, dialect::reply_form(body)?))
+    Some((repeated.key("default", call.target.as_str(), &headers), repeated.form()))
 }
 
 /// The other's reply under this request's name.
