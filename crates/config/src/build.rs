@@ -8,6 +8,7 @@ mod hooks;
 mod kv;
 mod models;
 mod redis;
+mod response_cache;
 mod routing;
 mod server;
 mod tls;
@@ -35,7 +36,7 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
     server::a_body_fits(root.key("server"), problems);
     kv::weights_make_one(root.key("kv_cache_index").key("scoring"), problems);
     let kv_cache_index = kv::kv_cache_index(root, &workers, problems);
-    redis::cache_has_a_server(root, problems);
+    let response_cache = response_cache::response_cache(root, problems);
     let routing = routing::routing(root.key("routing"), &workers, problems);
     let discovery = discovery::discovery(root.key("discovery"), problems);
     discovery::hide_keys(root.key_mut("discovery"));
@@ -54,6 +55,7 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
         prefix_routing: prefix_routing(section("prefix_routing")),
         kv_events: kv::kv_events(section("kv_events")),
         kv_cache_index,
+        response_cache,
         cache: cache::cache(section("cache")),
         model_aggregation,
         parity: parity(section("parity")),

@@ -172,6 +172,13 @@ impl Checked {
         }
     }
 
+    pub(crate) fn secret(&self) -> Option<&Secret> {
+        match &self.value {
+            Value::Secret(secret) => Some(secret),
+            _ => None,
+        }
+    }
+
     pub(crate) fn redis_url(&self) -> Option<&RedisUrl> {
         match &self.value {
             Value::RedisUrl(url) => Some(url),

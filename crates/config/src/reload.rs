@@ -33,7 +33,10 @@ pub(crate) const FIXED: &[&str] = &[
     "kv_events.block_hash_seed",
     "kv_events.prediction",
     "kv_cache_index",
-    "response_cache",
+    "response_cache.backend",
+    "response_cache.redis",
+    "response_cache.l1.type",
+    "response_cache.l2",
     "parity",
     "replicas",
     "metrics",
@@ -84,6 +87,15 @@ impl Changes {
             let known = old.workers.iter().any(|old| old.name == worker.name);
             if known && key_of(old, &worker.name) != worker.api_key && !changes.live.contains(&path) {
                 changes.live.push(path);
+            }
+        }
+        let (before, after) = (&old.response_cache, &new.response_cache);
+        for (path, changed) in [
+            ("response_cache.mac_key", before.mac_key != after.mac_key),
+            ("response_cache.l2.secret_key", before.l2.credentials != after.l2.credentials),
+        ] {
+            if changed && !changes.live.iter().chain(&changes.restart_needed).any(|told| told == path) {
+                changes.add(path.to_owned());
             }
         }
         changes
@@ -152,6 +164,10 @@ impl Settings {
         new.kv_events.block_hash_seed = old.kv_events.block_hash_seed;
         new.kv_events.prediction = old.kv_events.prediction;
         new.kv_cache_index = old.kv_cache_index;
+        new.response_cache.backend = old.response_cache.backend;
+        new.response_cache.redis = old.response_cache.redis;
+        new.response_cache.l1.kind = old.response_cache.l1.kind;
+        new.response_cache.l2 = old.response_cache.l2;
         new.parity = old.parity;
         new.replicas = old.replicas;
         new.metrics = old.metrics;

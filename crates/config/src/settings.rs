@@ -16,6 +16,7 @@ mod parity;
 mod queue;
 mod redis;
 mod replicas;
+mod response_cache;
 mod routing;
 mod tls;
 mod worker;
@@ -36,6 +37,10 @@ pub use parity::Parity;
 pub use queue::Queue;
 pub use redis::Redis;
 pub use replicas::Replicas;
+pub use response_cache::{
+    AbsentTemperature, CacheBackend, CacheFallback, CacheL1, CacheL2, CacheRedis, CacheTiering, L1Kind, ResponseCache,
+    S3Credentials, SemanticCache,
+};
 pub use routing::{Dynamo, MediumWeights, ModelRouting, PrefixRouting, Routing, Session, SessionMode};
 pub use tls::{ListenerTls, WorkerTls};
 pub use worker::{CheckMethod, Engine, EventSource, HealthCheck, Messages, ReplayEndpoint, Worker, WorkerKvEvents};
@@ -65,6 +70,8 @@ pub struct Settings {
     pub kv_events: KvEvents,
     /// Which backend has which prompt prefix.
     pub kv_cache_index: KvCacheIndex,
+    /// Replies that are kept.
+    pub response_cache: ResponseCache,
     /// What is kept of model lists and of requests that are alike.
     pub cache: Cache,
     /// How the lists of all workers become one.

@@ -48,7 +48,7 @@ fn every_example_of_the_continuum_documents_loads_as_it_is() {
     for (name, text) in files {
         let settings = load(&text).unwrap_or_else(|problems| panic!("{name}:\n{}", lines(&problems)));
         for notice in settings.idle() {
-            assert!(notice.path.starts_with("response_cache."), "{name}: {notice}");
+            assert!(notice.path.starts_with("response_cache.semantic."), "{name}: {notice}");
             assert!(notice.line.is_some(), "{name}: {notice}");
         }
     }
@@ -57,24 +57,19 @@ fn every_example_of_the_continuum_documents_loads_as_it_is() {
 #[test]
 #[contract("CH31")]
 fn what_has_no_effect_yet_is_told_by_key_and_line_and_only_where_it_differs_from_the_default() {
-    let text = "response_cache:\n  enabled: true\n  backend: tiered\n  ttl: \"5m\"\n  l2: {bucket: b, secret_key: \"${S3_SECRET_KEY}\"}\n";
+    let text = "response_cache:\n  enabled: true\n  semantic:\n    enabled: true\n    threshold: 0.95\n    embedding_model: m\n";
     let settings = load(text).unwrap_or_else(|problems| panic!("{}", lines(&problems)));
     let told: Vec<_> = settings.idle().iter().map(|notice| (notice.path.as_str(), notice.line)).collect();
     assert_eq!(
         told,
-        [
-            ("response_cache.enabled", Some(2)),
-            ("response_cache.backend", Some(3)),
-            ("response_cache.l2.bucket", Some(5)),
-            ("response_cache.l2.secret_key", Some(5)),
-        ]
+        [("response_cache.semantic.enabled", Some(4)), ("response_cache.semantic.embedding_model", Some(6)),]
     );
     assert!(settings.idle()[0].to_string().contains("known, not active in this version"));
-    assert!(load("response_cache: {enabled: false, capacity: 1000}\n").expect("loads").idle().is_empty());
+    assert!(load("response_cache: {enabled: true, capacity: 1}\n").expect("loads").idle().is_empty());
 }
 
 #[test]
-fn keys_of_the_cache_are_checked_although_nothing_comes_of_them() {
+fn keys_of_the_cache_are_checked() {
     for (text, path) in [
         ("response_cache: {enabled: maybe}", "response_cache.enabled"),
         ("response_cache: {capacity: 0}", "response_cache.capacity"),
@@ -150,7 +145,10 @@ fn the_text_as_printed_is_refused_with_a_line() {
 fn a_cache_in_redis_needs_the_servers_url() {
     for (text, message) in [
         ("{enabled: true, backend: redis}", "missing, and `response_cache.backend` is redis"),
-        ("{enabled: true, backend: tiered, l1: {type: redis}}", "missing, and `response_cache.l1.type` is redis"),
+        (
+            "{enabled: true, backend: tiered, l1: {type: redis}, l2: {endpoint: \"http://s\", bucket: b}}",
+            "missing, and `response_cache.l1.type` is redis",
+        ),
     ] {
         let problem = only(load(&format!("response_cache: {text}\n")).expect_err(text));
         assert_eq!((problem.path.as_str(), problem.message.as_str()), ("response_cache.redis.url", message));
@@ -158,7 +156,7 @@ fn a_cache_in_redis_needs_the_servers_url() {
     }
     for text in [
         "{backend: redis}",
-        "{enabled: true, backend: tiered}",
+        "{enabled: true, backend: tiered, l2: {endpoint: \"http://s\", bucket: b}}",
         "{enabled: true, backend: redis, redis: {url: \"redis://r\"}}",
     ] {
         load(&format!("response_cache: {text}\n")).unwrap_or_else(|problems| panic!("{text}: {}", lines(&problems)));

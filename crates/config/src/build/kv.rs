@@ -74,7 +74,7 @@ pub(super) fn kv_cache_index(root: &Checked, workers: &[Worker], problems: &mut 
     let sources = section.key("event_sources").items().iter().enumerate();
     KvCacheIndex {
         enabled,
-        redis: chosen.then(|| redis(root, "kv_cache_index.backend", problems)).flatten(),
+        redis: chosen.then(|| redis(root, "kv_cache_index.backend", section.key("backend"), problems)).flatten(),
         max_entries: usize::try_from(section.key("max_entries").int())
             .ok()
             .and_then(NonZeroUsize::new)
