@@ -1,0 +1,222 @@
+//! The cache as the request path sees it.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use config::CacheBackend;
+use net::Clock;
+use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
+
+use crate::{
+    CacheKey, CacheStats, Entry, Generation, Looked, Lookup, RedisPool, Relief, StartError, StoreFault,
+    engine::{Engine, InForce, Parts, entries},
+    generation::Generations,
+    store::StoreStats,
+    tally::Tally,
+    telemetry::{NoRedis, Telemetry},
+};
+
+/// Replies that are kept, wherever they lie. It takes no part in what may be kept and for whom: that is in the key.
+#[derive(Debug)]
+pub struct ResponseCache {
+    parts: Parts,
+    /// `None`: the cache is off.
+    engine: ArcSwapOption<Engine>,
+    /// Held while settings change; what is there is in force too.
+    relief: Mutex<Relief>,
+}
+
+impl ResponseCache {
+    /// Starts what the settings ask for; where the cache is off nothing runs, and its metric families stand at 0. Call
+    /// inside a tokio runtime.
+    ///
+    /// `redis`: the process's pool, if it has one, whether or not replies lie there; whoever made it registers its
+    /// families, and without one they are registered here, at 0.
+    ///
+    /// # Errors
+    /// The backend cannot be had.
+    pub fn start(
+        settings: &config::ResponseCache,
+        redis: Option<Arc<RedisPool>>,
+        clock: Clock,
+        registry: &mut Registry,
+    ) -> Result<Arc<Self>, StartError> {
+        let off = config::ResponseCache { enabled: false, ..settings.clone() };
+        let without_redis = redis.is_none();
+        let cache = Arc::new(Self {
+            parts: Parts {
+                in_force: Arc::new(InForce::from_pointee(off)),
+                clock,
+                redis,
+                tally: Arc::default(),
+                generations: Arc::new(Generations::default()),
+            },
+            engine: ArcSwapOption::empty(),
+            relief: Mutex::default(),
+        });
+        cache.apply(settings.clone(), *cache.relief.lock())?;
+        cache.parts.tally.register(registry);
+        registry.register_collector(Box::new(Telemetry(Arc::clone(&cache))));
+        if without_redis {
+            registry.register_collector(Box::new(NoRedis));
+        }
+        Ok(cache)
+    }
+
+    /// The settings in force.
+    pub fn settings(&self) -> Arc<config::ResponseCache> {
+        self.parts.in_force.load_full()
+    }
+
+    /// Looks for a reply, never longer than `lookup_budget`; in memory without any wait.
+    pub async fn get(&self, key: &CacheKey) -> Lookup {
+        // Not held across the wait: a change of settings need not wait for lookups.
+        let engine = match &*self.engine.load() {
+            None => return Lookup::Unavailable,
+            Some(engine) => match engine.near(key) {
+                Some(lookup) => return lookup,
+                None => Arc::clone(engine),
+            },
+        };
+        engine.get(key).await
+    }
+
+    /// Keeps a reply, soon; what there is no room for is let go and counted. `begun`: [`Self::generation`] of before the
+    /// request was sent.
+    pub fn put(&self, key: CacheKey, entry: Entry, begun: Generation) {
+        let Some(engine) = &*self.engine.load() else { return };
+        let settings = self.parts.in_force.load();
+        let longest = settings.max_response_size.max(settings.max_stream_buffer_size);
+        let is_short = *self.relief.lock() == Relief::StopWrites;
+        if is_short || entry.body.len() > longest {
+            self.parts.tally.writes_dropped.one();
+            return;
+        }
+        engine.put(key, entry, begun, &settings);
+    }
+
+    /// The time between two clears that is now.
+    pub fn generation(&self) -> Generation {
+        self.parts.generations.now()
+    }
+
+    /// Removes every entry of ours, and none of anybody else's; says how many there were. What was begun before is not
+    /// kept after it.
+    ///
+    /// # Errors
+    /// Some may still be there: a store was away, or failed on the way. What lies in memory is gone in any case.
+    pub async fn clear(&self) -> Result<u64, StoreFault> {
+        self.parts.generations.next();
+        match self.engine.load_full() {
+            Some(engine) => engine.clear().await,
+            None => Ok(0),
+        }
+    }
+
+    /// Counts what became of a request.
+    pub fn looked(&self, what: Looked) {
+        self.parts.tally.looked(what, self.parts.clock.now());
+    }
+
+    /// The cache as it stands.
+    #[expect(clippy::unused_async, reason = "a store may have to be asked")]
+    pub async fn stats(&self) -> CacheStats {
+        let settings = self.settings();
+        let (tally, held) = (&self.parts.tally, self.held());
+        CacheStats {
+            enabled: settings.enabled,
+            backend_type: settings.backend.as_str(),
+            entries: held.entries,
+            capacity: entries(&settings).map(|count| count as u64),
+            size_bytes: held.bytes,
+            evictions: held.evictions + tally.evictions.get(),
+            hits: tally.requests(Looked::Hit),
+            misses: tally.requests(Looked::Miss),
+            skips: tally.requests(Looked::Skip),
+            hit_rate: self.hit_rate(),
+            redis: None,
+        }
+    }
+
+    /// Goes by other settings from now on. Where replies lie stays as it was at the start: backend, `redis`, `l1.type` and
+    /// `l2`. Call inside a tokio runtime.
+    pub fn reconfigure(&self, settings: &config::ResponseCache) {
+        let relief = self.relief.lock();
+        let now = self.settings();
+        let mut next = config::ResponseCache {
+            backend: now.backend,
+            redis: now.redis.clone(),
+            l2: now.l2.clone(),
+            ..settings.clone()
+        };
+        next.l1.kind = now.l1.kind;
+        if let Err(error) = self.apply(next.clone(), *relief) {
+            tracing::error!(%error, "the response cache stays off");
+            self.parts.in_force.store(Arc::new(config::ResponseCache { enabled: false, ..next }));
+        }
+    }
+
+    /// The process is short of memory, or no longer.
+    pub fn relieve(&self, relief: Relief) {
+        let mut held = self.relief.lock();
+        if *held == relief {
+            return;
+        }
+        *held = relief;
+        if let Some(engine) = self.engine.load_full() {
+            engine.refit(&self.settings(), relief);
+        }
+    }
+
+    /// Writes what is still to be written, if that is quickly done, and ends; afterwards the cache is off.
+    pub async fn stop(&self) {
+        if let Some(engine) = self.engine.swap(None) {
+            self.parts.tally.evictions.add(engine.held().evictions);
+            engine.stop().await;
+        }
+    }
+
+    /// Called by one at a time.
+    fn apply(&self, next: config::ResponseCache, relief: Relief) -> Result<(), StartError> {
+        let running = self.engine.load_full();
+        match (&running, next.enabled) {
+            (Some(engine), true) => engine.refit(&next, relief),
+            (Some(engine), false) => {
+                self.parts.tally.evictions.add(engine.held().evictions);
+                self.engine.store(None);
+            }
+            (None, true) => {
+                let engine = Engine::start(&next, relief, &self.parts)?;
+                self.engine.store(Some(Arc::new(engine)));
+                tell(&next);
+            }
+            (None, false) => {}
+        }
+        self.parts.in_force.store(Arc::new(next));
+        Ok(())
+    }
+
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.parts.tally
+    }
+
+    pub(crate) fn held(&self) -> StoreStats {
+        self.engine.load().as_ref().map(|engine| engine.held()).unwrap_or_default()
+    }
+
+    pub(crate) fn hit_rate(&self) -> f64 {
+        self.parts.tally.hit_rate(self.parts.clock.now())
+    }
+}
+
+/// Once at each start of it: who else could have written what we are going to answer.
+fn tell(settings: &config::ResponseCache) {
+    if settings.backend != CacheBackend::Memory && settings.mac_key.is_none() {
+        tracing::warn!(
+            backend = settings.backend.as_str(),
+            "response_cache.mac_key is not set: whoever can write to the store of replies can make up answers, only damage is \
+             found; set it to the same long random text on all routers"
+        );
+    }
+}

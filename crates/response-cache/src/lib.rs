@@ -1,0 +1,34 @@
+//! Replies that are kept: in this process, in Redis, in an object store, or in several of them.
+//!
+//! [`ResponseCache`] is looked up in ([`ResponseCache::get`]) and filled ([`ResponseCache::put`]) by the request path. What may
+//! be kept, for whom and for how long it counts as the same request is in the key that it brings; what a body is stays its
+//! own matter too ([`Entry::label`]).
+//!
+//! Not here: keys and eligibility (`dialect`, `gateway`), connections to Redis (`redis-store`).
+//!
+//! **Invariant**: nothing that a store does makes a request fail, or makes one wait longer than `lookup_budget`.
+//! **Invariant**: what was begun before a clear is not found after it.
+//! **Invariant**: everything that waits, and everything in memory, has a bound.
+
+mod cache;
+mod engine;
+mod entry;
+mod fault;
+mod generation;
+mod hit_rate;
+mod key;
+mod redis_pool;
+mod relief;
+mod stats;
+mod store;
+mod tally;
+mod telemetry;
+
+pub use cache::ResponseCache;
+pub use entry::{Entry, Looked, Lookup};
+pub use fault::{StartError, StoreFault};
+pub use generation::Generation;
+pub use key::CacheKey;
+pub use redis_pool::RedisPool;
+pub use relief::Relief;
+pub use stats::{CacheStats, RedisStats};

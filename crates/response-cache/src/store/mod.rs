@@ -1,0 +1,74 @@
+//! Where entries lie: one trait, and a file for each way of it.
+//!
+//! [`memory`] is this process. What an implementation cannot do is said in its [`Abilities`].
+
+pub(crate) mod memory;
+pub(crate) mod shelf;
+
+use std::{fmt, pin::Pin, time::Duration};
+
+use tokio::time::Instant;
+
+use crate::{CacheKey, Entry, Generation, StoreFault, entry::Found};
+
+/// What a store is going to answer.
+pub(crate) type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreFault>> + Send + 'a>>;
+
+/// What a store can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Abilities {
+    /// It knows how much lies in it.
+    pub(crate) counts: bool,
+}
+
+/// A look for an entry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    pub(crate) key: CacheKey,
+    /// Nobody waits longer.
+    pub(crate) until: Instant,
+    /// When it began: copies that it leads to are of that time.
+    pub(crate) begun: Generation,
+}
+
+/// An entry to be kept.
+#[derive(Clone, Debug)]
+pub(crate) struct Fill {
+    pub(crate) key: CacheKey,
+    pub(crate) entry: Entry,
+    pub(crate) ttl: Duration,
+    /// When its making began.
+    pub(crate) begun: Generation,
+}
+
+/// How much lies in a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StoreStats {
+    /// Entries, and bytes that they take in this process.
+    pub(crate) entries: u64,
+    pub(crate) bytes: u64,
+    /// Entries that had to go before their time, ever.
+    pub(crate) evictions: u64,
+}
+
+/// Where entries lie.
+///
+/// No call waits without end, and none holds back a request: a look is waited for until [`Ask::until`], everything else
+/// happens where no request waits.
+pub(crate) trait Store: fmt::Debug + Send + Sync {
+    fn abilities(&self) -> Abilities;
+
+    /// The entry under a key, if it is ours and whole. What is there and is not goes.
+    fn get(&self, ask: Ask) -> Pending<'_, Option<Found>>;
+
+    /// Keeps an entry in the place of what was there.
+    fn set(&self, fill: Fill) -> Pending<'_, ()>;
+
+    /// Takes one away.
+    fn delete(&self, key: CacheKey) -> Pending<'_, ()>;
+
+    /// Takes all away, and nothing that is not ours; says how many there were.
+    fn clear(&self) -> Pending<'_, u64>;
+
+    fn stats(&self) -> StoreStats;
+}
