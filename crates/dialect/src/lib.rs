@@ -2,8 +2,8 @@
 //!
 //! Above all: a borrowed view of a request body ([`view`]), a splitter of event streams with the few facts worth
 //! reading in them ([`SseSplitter`], [`Chunk`]), error bodies ([`ApiError`]), the one way to change members of a body
-//! that leaves every other byte as it was ([`splice()`]), and Anthropic's messages in the words of a chat
-//! ([`messages_to_chat`]). Nothing here opens a socket or reads a clock.
+//! that leaves every other byte as it was ([`splice()`]), Anthropic's messages in the words of a chat
+//! ([`messages_to_chat`]), and replies that answer a second time ([`Repeated`], [`StreamObject`], [`replay()`]). Nothing here opens a socket or reads a clock.
 //!
 //! **Invariant**: no bytes make this crate panic or recurse; memory is bounded by the input and the limits named here.
 
@@ -15,6 +15,7 @@ mod counts;
 mod error_code;
 mod hook;
 mod json;
+mod kept;
 mod prefill_reply;
 mod prefix_key;
 mod prompts;
@@ -39,6 +40,7 @@ pub use counts::Counts;
 pub use error_code::ErrorCode;
 pub use hook::{HookAnswer, hook_answer, hook_question, named_model};
 pub use json::{JsonError, MAX_DEPTH, MAX_NODES, RawJson};
+pub use kept::{KeptReply, NotKept, StreamObject, keep_whole, replay};
 pub use prefill_reply::PrefillReply;
 pub use prefix_key::Anchor;
 pub use repeated::{Repeated, Temperature};

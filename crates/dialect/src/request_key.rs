@@ -7,7 +7,7 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::json::plain_bytes;
+use crate::json::compact;
 
 /// The key: a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,35 +45,12 @@ impl Parts {
         let length = self.0.len();
         self.count(0);
         let from = self.0.len();
-        let mut rest = value.as_bytes();
-        loop {
-            let outside = rest.iter().position(|byte| matches!(byte, b'"' | b' ' | b'\n' | b'\r' | b'\t'));
-            let (plain, special) = rest.split_at(outside.unwrap_or(rest.len()));
-            self.0.extend_from_slice(plain);
-            let Some(byte) = special.first() else { break };
-            let (string, after) = special.split_at(if *byte == b'"' { string_bytes(special) } else { 0 });
-            self.0.extend_from_slice(string);
-            rest = if string.is_empty() { &special[1..] } else { after };
-        }
+        compact(value, &mut self.0);
         let bytes = (self.0.len() - from) as u64;
         self.0[length..from].copy_from_slice(&bytes.to_le_bytes());
     }
 
     pub(crate) fn key(&self) -> RequestKey {
         RequestKey(Sha256::digest(&self.0).into())
-    }
-}
-
-/// Length of the string with which `text` begins, with its quotes.
-fn string_bytes(text: &[u8]) -> usize {
-    let mut at = 1;
-    loop {
-        at += plain_bytes(text.get(at..).unwrap_or_default());
-        match text.get(at) {
-            Some(b'"') => return at + 1,
-            Some(b'\\') => at += 2,
-            Some(_) => at += 1,
-            None => return text.len(),
-        }
     }
 }

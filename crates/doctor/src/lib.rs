@@ -77,6 +77,7 @@ fn parts(settings: &Settings, surroundings: &Surroundings, clock: Clock) -> Flee
         roster: Roster::of(settings),
         models: settings.models.clone(),
         kv_cache_index: settings.kv_cache_index.clone(),
+        redis: None,
         max_prefix_length: settings.prefix_routing.max_prefix_length,
         hub_cache: surroundings.hub_cache.clone(),
         // Meetings follow no stream: nothing is ever put into it.

@@ -57,6 +57,7 @@ impl Fleet {
         let kv_cache_index = parts.kv_cache_index;
         let prefixes = Prefixes::start(
             &kv_cache_index,
+            parts.redis,
             parts.max_prefix_length,
             &roster.workers,
             stale_after,

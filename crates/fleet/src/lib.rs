@@ -43,7 +43,7 @@ pub use failure::FailureKind;
 pub use fleet::{Fleet, StartError};
 pub use meeting::{Meeting, Meetings};
 pub use model_report::{ListedModel, ModelList, ModelReport, TemplateReport, TokenizerReport};
-pub use prefixes::Prefixes;
+pub use prefixes::{Prefixes, RedisPool};
 pub use probe::event_endpoints::EventEndpoint;
 pub use roster::Roster;
 pub use settings::{FleetParts, HubCache, OnVerdict};

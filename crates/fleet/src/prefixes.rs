@@ -1,6 +1,7 @@
 //! The view of prefixes (`kv_cache_index`) and the streams that fill it.
 
 mod kept;
+mod pool;
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,6 +14,7 @@ use prometheus_client::registry::Registry;
 use tokio::task::JoinHandle;
 
 use self::kept::Kept;
+pub use self::pool::RedisPool;
 
 /// Between two looks for prefixes whose time is over.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
@@ -30,6 +32,7 @@ impl Prefixes {
     /// Follows every configured stream; `None` where the section is off. `stale_after`: see [`SourceSettings`].
     pub(crate) fn start(
         settings: &KvCacheIndex,
+        redis: Option<Arc<RedisPool>>,
         max_prefix_length: usize,
         workers: &[Worker],
         stale_after: Duration,
@@ -43,7 +46,7 @@ impl Prefixes {
         let of_view = view_settings(settings, max_prefix_length);
         let view = match &settings.redis {
             None => Kept::in_memory(of_view, clock),
-            Some(redis) => Kept::in_redis(redis, of_view, names, clock, registry)?,
+            Some(_) => Kept::in_redis(redis, of_view, names, clock, registry)?,
         };
         let mut sources = Vec::new();
         for source in &settings.event_sources {

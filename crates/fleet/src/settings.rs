@@ -6,7 +6,7 @@ use kv_blocks::HashScheme;
 use kv_index::KvIndex;
 use net::Clock;
 
-use crate::{Roster, Verdict};
+use crate::{RedisPool, Roster, Verdict};
 
 /// Told every verdict: the first of each worker, and one per change of state. Called from supervisor tasks: it must not
 /// block.
@@ -20,6 +20,8 @@ pub struct FleetParts {
     pub models: config::Models,
     /// The view of prefixes and its streams.
     pub kv_cache_index: config::KvCacheIndex,
+    /// The connections that the view lies behind, where it lies in Redis.
+    pub redis: Option<Arc<RedisPool>>,
     /// Bytes of a prompt that the key of its prefix covers.
     pub max_prefix_length: usize,
     /// Where downloaded models may lie on this machine.

@@ -15,8 +15,8 @@ use crate::{
     guarded::{Allowance, Guarded},
 };
 
-/// Longest answer, bytes: that of a prefix with the most backends is a tenth of it.
-const MOST_ANSWER: usize = 1 << 20;
+/// Longest answer where nothing else is said, bytes: that of a prefix with the most backends is a tenth of it.
+pub(crate) const MOST_ANSWER: usize = 1 << 20;
 
 /// How to connect. As deadpool's manager it makes connections, and says whether one is still good.
 #[derive(Debug)]
@@ -93,10 +93,10 @@ impl Manager for Dial {
 }
 
 impl Connection {
-    /// One answer per command, among them the server's refusals as [`Value::ServerError`]. A connection whose answer was
+    /// One answer per command, among them the server's refusals as [`Value::ServerError`], of at most so many bytes together. A connection whose answer was
     /// not waited for must not be used again.
-    pub(crate) async fn ask(&mut self, pipeline: &Pipeline) -> Result<Vec<Value>, RedisFault> {
-        self.allowance.set(MOST_ANSWER);
+    pub(crate) async fn ask(&mut self, pipeline: &Pipeline, most: usize) -> Result<Vec<Value>, RedisFault> {
+        self.allowance.set(most);
         match pipeline.query_async(&mut self.redis).await {
             Ok(Value::Array(answers)) => Ok(answers),
             Ok(_) => Ok(Vec::new()),

@@ -1,7 +1,8 @@
 //! What lies in Redis: one pool of connections, and the view of prefixes that routers share through it.
 //!
 //! [`RedisPool`] opens connections, bounds what a server may answer and how long it may take, and notices when it is away
-//! and when it is back. [`RedisPrefixIndex`] is the view (`prefix-view`) on top of it: what this process hears is kept in
+//! and when it is back. It is one for all who use it, each with connections of its own number. [`RedisValues`] is what a cache
+//! needs of it: values with an end under keys that begin alike. [`RedisPrefixIndex`] is the view (`prefix-view`) on top of it: what this process hears is kept in
 //! memory as ever and written to Redis behind its back, and who holds a prefix is asked of Redis, or of that memory where
 //! Redis does not answer in time.
 //!
@@ -15,11 +16,16 @@ mod connection;
 mod fault;
 mod guarded;
 mod monitor;
+mod page;
 mod pool;
 mod prefixes;
+mod stand_in;
 mod state;
 mod telemetry;
+mod values;
 
 pub use fault::{FaultKind, RedisFault};
 pub use pool::{Operation, RedisPool};
 pub use prefixes::{KEY_PREFIX, LOOKUP_BUDGET, RedisPrefixIndex, SharedView};
+pub use stand_in::StandIn;
+pub use values::{RedisValue, RedisValues};

@@ -9,7 +9,11 @@ use std::{
 use redis::{Pipeline, Value};
 use tokio::time::{sleep, timeout};
 
-use crate::{Operation, RedisFault, connection::Dial, pool::Shared};
+use crate::{
+    Operation, RedisFault,
+    connection::{Dial, MOST_ANSWER},
+    pool::Shared,
+};
 
 /// Before the first look for a server that went away.
 const FIRST: Duration = Duration::from_millis(250);
@@ -53,7 +57,7 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
 async fn knock(shared: &Shared) -> Result<(), RedisFault> {
     let dial: &Dial = shared.connections.manager();
     let mut connection = dial.open().await?;
-    match timeout(shared.command_timeout, connection.ask(&ping())).await {
+    match timeout(shared.command_timeout, connection.ask(&ping(), MOST_ANSWER)).await {
         Err(_) => Err(RedisFault::timeout("answer", shared.command_timeout)),
         Ok(Err(fault)) => Err(fault),
         Ok(Ok(answers)) if is_pong(&answers) => Ok(()),

@@ -10,9 +10,10 @@ use redis::{Pipeline, Value};
 use tokio::{task::JoinHandle, time::timeout};
 
 use crate::{
-    FaultKind, RedisFault,
-    connection::Dial,
+    FaultKind, RedisFault, StandIn,
+    connection::{Dial, MOST_ANSWER},
     monitor,
+    stand_in::StandIns,
     state::{Epoch, State},
     telemetry::{Counters, Telemetry},
 };
@@ -58,6 +59,7 @@ pub(crate) struct Shared {
     pub(crate) connections: Pool<Dial>,
     pub(crate) server: String,
     pub(crate) state: State,
+    pub(crate) stand_ins: StandIns,
     pub(crate) counters: Counters,
     connect_timeout: Duration,
     pub(crate) command_timeout: Duration,
@@ -80,6 +82,7 @@ impl RedisPool {
             connections,
             server: settings.url.to_string(),
             state: State::away(),
+            stand_ins: StandIns::default(),
             counters: Counters::default(),
             connect_timeout: settings.connect_timeout,
             command_timeout: settings.command_timeout,
@@ -89,7 +92,7 @@ impl RedisPool {
         Ok(Self { shared, monitor })
     }
 
-    /// Registers the metric families of the pool.
+    /// Registers the metric families of the pool: whoever made it does that once, whoever uses it.
     pub fn register(&self, registry: &mut Registry) {
         registry.register_collector(Box::new(Telemetry(Arc::clone(&self.shared))));
         self.shared.counters.register(registry);
@@ -98,6 +101,28 @@ impl RedisPool {
     /// Whether the server is there, as far as is known.
     pub fn is_up(&self) -> bool {
         self.shared.state.up().is_some()
+    }
+
+    /// Says that memory goes on in the place of this server while it is away, as long as the handle lives.
+    pub fn stand_in(&self) -> StandIn {
+        StandIn::new(Arc::clone(&self.shared))
+    }
+
+    /// Whether memory answers in the place of the server.
+    pub fn is_stood_in_for(&self) -> bool {
+        self.shared.stand_ins.is_any_active(self.is_up())
+    }
+
+    /// Most connections.
+    pub fn size(&self) -> usize {
+        self.shared.connections.status().max_size
+    }
+
+    /// Connections in use, and connections that wait for use.
+    pub fn connections(&self) -> (u64, u64) {
+        let status = self.shared.connections.status();
+        let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        (count(status.size.saturating_sub(status.available)), count(status.available))
     }
 
     /// Faults of this kind, ever.
@@ -119,9 +144,19 @@ impl Shared {
     ///
     /// A fault is counted here, and one that is an outage is acted on.
     pub(crate) async fn ask(&self, operation: Operation, pipeline: &Pipeline) -> Result<Vec<Value>, RedisFault> {
+        self.ask_for(operation, pipeline, MOST_ANSWER).await
+    }
+
+    /// The same for answers of at most so many bytes together.
+    pub(crate) async fn ask_for(
+        &self,
+        operation: Operation,
+        pipeline: &Pipeline,
+        most: usize,
+    ) -> Result<Vec<Value>, RedisFault> {
         let Some(epoch) = self.state.up() else { return Err(RedisFault::away()) };
         let started = self.clock.now();
-        let answers = self.asked(pipeline).await;
+        let answers = self.asked(pipeline, most).await;
         match &answers {
             Ok(_) => self.counters.took(operation, self.clock.now().since(started)),
             Err(fault) => self.failed(fault, epoch),
@@ -129,7 +164,7 @@ impl Shared {
         answers
     }
 
-    async fn asked(&self, pipeline: &Pipeline) -> Result<Vec<Value>, RedisFault> {
+    async fn asked(&self, pipeline: &Pipeline, most: usize) -> Result<Vec<Value>, RedisFault> {
         let command = self.command_timeout;
         // Opening one has a limit of its own.
         let patience = self.connect_timeout + command;
@@ -140,7 +175,7 @@ impl Shared {
             Ok(Err(_)) => return Err(RedisFault::away()),
             Ok(Ok(connection)) => connection,
         };
-        let fault = match timeout(command, connection.ask(pipeline)).await {
+        let fault = match timeout(command, connection.ask(pipeline, most)).await {
             Ok(Ok(answers)) => return Ok(answers),
             Ok(Err(fault)) => fault,
             Err(_) => RedisFault::timeout("answer", command),

@@ -76,6 +76,7 @@ pub(crate) struct Telemetry(pub(crate) Arc<Shared>);
 impl Collector for Telemetry {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let status = self.0.connections.status();
+        let stood_in = self.0.stand_ins.is_any_active(self.0.state.up().is_some());
         let gauges = [
             (
                 "continuum_cache_redis_connections_active",
@@ -86,7 +87,7 @@ impl Collector for Telemetry {
             (
                 "continuum_cache_fallback_active",
                 "1 while Redis is away and memory stands in for it",
-                usize::from(self.0.state.up().is_none()),
+                usize::from(stood_in),
             ),
         ];
         for (name, help, value) in gauges {

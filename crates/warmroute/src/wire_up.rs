@@ -5,6 +5,7 @@ mod content_routing;
 mod from_settings;
 mod listeners;
 mod model_routing;
+mod redis;
 
 use std::{sync::Arc, time::Duration};
 
@@ -55,6 +56,8 @@ pub(crate) struct Extras {
 pub(crate) enum StartError {
     /// A port could not be bound.
     Listen(#[from] ListenError),
+    /// There can be no connections to Redis.
+    Redis(#[from] redis::PoolError),
     /// The fleet could not be made.
     Fleet(#[from] fleet::StartError),
     /// There is no certificate to show.
@@ -143,11 +146,13 @@ async fn start_on(
     let serve_metrics = settings.metrics.enabled;
     let usual = Usual { grace: settings.server.drain_grace, timeout: settings.server.drain_timeout };
     let draining = Draining::new(usual, clock);
+    let redis = redis::pool(&settings, clock, &mut registry)?;
     let fleet = Arc::new(Fleet::start(
         FleetParts {
             roster: Roster::of(&settings),
             models: settings.models,
             kv_cache_index: settings.kv_cache_index,
+            redis,
             max_prefix_length: settings.prefix_routing.max_prefix_length,
             hub_cache: HubCache::from_env(|name| std::env::var(name).ok()),
             index: Arc::clone(&index),

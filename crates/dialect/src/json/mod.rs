@@ -5,11 +5,13 @@
 //!
 //! **Invariant**: a [`RawJson`] is exactly one value that passed the walk, without space around it.
 
+mod compact;
 mod scan;
 mod text;
 mod write;
 
-pub(crate) use scan::{elements, members, object, plain_bytes, whole};
+pub(crate) use compact::compact;
+pub(crate) use scan::{elements, members, object, whole};
 pub(crate) use text::{decode, write_string};
 pub(crate) use write::{Array, Object};
 

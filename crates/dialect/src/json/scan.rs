@@ -335,7 +335,7 @@ impl<'a> Scan<'a> {
 
 /// How many bytes from the start are neither a quote, nor a backslash, nor a control character. Prompts are nearly all
 /// such bytes, so eight are looked at together.
-pub(crate) fn plain_bytes(bytes: &[u8]) -> usize {
+pub(super) fn plain_bytes(bytes: &[u8]) -> usize {
     const LOW: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;
     let zeros = |word: u64| word.wrapping_sub(LOW) & !word & HIGH;

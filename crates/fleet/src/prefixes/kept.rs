@@ -6,7 +6,9 @@ use net::Clock;
 use prefix_view::{Holder, MemoryPrefixIndex, PrefixHash, PrefixIndex, PreparedQueries, ViewSettings};
 use prometheus_client::registry::Registry;
 #[cfg(feature = "redis-cache")]
-use redis_store::{RedisPool, RedisPrefixIndex, SharedView};
+use redis_store::{RedisPrefixIndex, SharedView};
+
+use super::RedisPool;
 
 /// The view, in one of its forms.
 #[derive(Debug)]
@@ -26,15 +28,15 @@ impl Kept {
     /// `names`: the backends that count.
     #[cfg(feature = "redis-cache")]
     pub(super) fn in_redis(
-        redis: &config::Redis,
+        pool: Option<Arc<RedisPool>>,
         settings: ViewSettings,
         names: Vec<Arc<str>>,
         clock: Clock,
         registry: &mut Registry,
     ) -> Result<Self, String> {
-        let pool = RedisPool::start(redis, clock).map_err(|error| format!("response_cache.redis: {error}"))?;
+        let pool = pool.ok_or("kv_cache_index.backend is redis, and there are no connections to it")?;
         // The other half is the response cache's.
-        let permits = redis.pool_size.get() as usize / 2;
+        let permits = pool.size() / 2;
         let index = RedisPrefixIndex::start(SharedView { pool, settings, backends: names, permits, clock });
         index.register(registry);
         Ok(Self::Redis(Arc::new(index)))
@@ -42,7 +44,7 @@ impl Kept {
 
     #[cfg(not(feature = "redis-cache"))]
     pub(super) fn in_redis(
-        _: &config::Redis,
+        _: Option<Arc<RedisPool>>,
         _: ViewSettings,
         _: Vec<Arc<str>>,
         _: Clock,

@@ -125,6 +125,7 @@ pub(crate) fn parts(workers: Vec<Worker>) -> FleetParts {
             event_sources: Vec::new(),
         },
         hub_cache: HubCache::default(),
+        redis: None,
         index: Arc::new(KvIndex::new(IndexSettings::default())),
         scheme: HashScheme::default(),
         clock: net::Clock::system(),

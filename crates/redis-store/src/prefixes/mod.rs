@@ -45,7 +45,7 @@ use self::{
     ops::{Op, Scribe},
     writer::{Lost, Writer},
 };
-use crate::{FaultKind, RedisPool};
+use crate::{FaultKind, RedisPool, StandIn};
 
 /// Operations that wait to be written, some 100 bytes each. When it is full, further ones are let go and counted, and once
 /// there is room Redis is brought to what memory holds.
@@ -56,8 +56,8 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// What a shared view is made of.
 #[derive(Debug)]
 pub struct SharedView {
-    /// The server.
-    pub pool: RedisPool,
+    /// The server; others may use it too.
+    pub pool: Arc<RedisPool>,
     /// As of the view in memory; `max_entries` bounds that one alone.
     pub settings: ViewSettings,
     /// The names that count: whatever else stands in Redis is nobody's.
@@ -81,6 +81,7 @@ pub struct RedisPrefixIndex {
     dropped: Arc<AtomicU64>,
     clock: Clock,
     pool: Arc<RedisPool>,
+    _stand_in: StandIn,
     /// Taken by the first [`Self::stop`].
     writer: Mutex<Option<JoinHandle<()>>>,
 }
@@ -89,7 +90,6 @@ impl RedisPrefixIndex {
     /// Starts to write, as soon as the server is there. Call inside a tokio runtime.
     pub fn start(parts: SharedView) -> Self {
         let SharedView { pool, settings, backends, permits, clock } = parts;
-        let pool = Arc::new(pool);
         let scribe = Scribe::new(&settings);
         let local = Arc::new(MemoryPrefixIndex::new(settings));
         let (queue, waiting) = mpsc::channel(QUEUE);
@@ -106,7 +106,8 @@ impl RedisPrefixIndex {
         // One connection is the writer's.
         let lookups = Lookups::new(Arc::clone(&pool.shared), backends, scribe, permits.saturating_sub(1), clock);
         let writer = Mutex::new(Some(tokio::spawn(writer.run(waiting))));
-        Self { local, lookups, scribe, queue, lost, dropped, clock, pool, writer }
+        let stand_in = pool.stand_in();
+        Self { local, lookups, scribe, queue, lost, dropped, clock, pool, _stand_in: stand_in, writer }
     }
 
     /// Who holds `prefix`, best first, as of at most 100 ms ago: by what all routers wrote, or by what this one heard where
@@ -133,9 +134,8 @@ impl RedisPrefixIndex {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Registers the metric families of the view and of its connections.
+    /// Registers the metric families of the view; those of its connections are the pool's.
     pub fn register(&self, registry: &mut Registry) {
-        self.pool.register(registry);
         registry.register_collector(Box::new(Dropped(Arc::clone(&self.dropped))));
     }
 

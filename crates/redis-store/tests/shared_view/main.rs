@@ -42,7 +42,7 @@ fn router_that_waits(url: &str, settings: ViewSettings, command_timeout: Duratio
     let clock = Clock::system();
     let backends = ["w1", "w2", "w3"].map(Arc::from).to_vec();
     RedisPrefixIndex::start(SharedView {
-        pool: RedisPool::start(&redis, clock).unwrap(),
+        pool: Arc::new(RedisPool::start(&redis, clock).unwrap()),
         settings,
         backends,
         permits: 4,

@@ -1,0 +1,302 @@
+//! Streams made up at random: what is kept of them, and that a replay is the same again.
+
+use contract_id::contract;
+use dialect::{Dialect, StreamObject, keep_whole, replay};
+use proptest::{collection::vec, prelude::*, sample::Index};
+use serde_json::{Map, Value, json};
+
+/// A choice as a whole reply has it, and the pieces in which it is streamed.
+#[derive(Clone, Debug)]
+struct Made {
+    whole: Value,
+    pieces: Vec<Value>,
+}
+
+fn text() -> impl Strategy<Value = Vec<String>> {
+    let letter = prop_oneof![any::<char>(), prop::sample::select(vec!['"', '\\', '\n', 'é', '😀', '\u{2028}', 'a'])];
+    vec(vec(letter, 0..6).prop_map(String::from_iter), 0..4)
+}
+
+fn joined(pieces: &[String]) -> Value {
+    json!(pieces.concat())
+}
+
+/// A call: its name, its arguments and where they are cut.
+fn call() -> impl Strategy<Value = (String, Value, Vec<Index>)> {
+    let value =
+        prop_oneof![any::<i64>().prop_map(Value::from), any::<String>().prop_map(Value::from), Just(json!([{}]))];
+    ("[a-z]{1,8}", value.prop_map(|value| json!({"a": value})), vec(any::<Index>(), 0..4))
+}
+
+/// What follows the others of a choice: why it ended, and members that nobody here knows.
+fn end() -> impl Strategy<Value = Map<String, Value>> {
+    let why = prop::sample::select(vec!["stop", "length", "tool_calls", "content_filter"]);
+    let stop = prop_oneof![Just(Value::Null), any::<u64>().prop_map(Value::from), Just(json!("END"))];
+    (why, stop, any::<Option<i64>>()).prop_map(|(why, stop, own)| {
+        let mut end = Map::from_iter([("finish_reason".to_owned(), json!(why)), ("stop_reason".to_owned(), stop)]);
+        end.extend(own.map(|own| ("own".to_owned(), json!({"a": [own, null]}))));
+        end
+    })
+}
+
+fn chat_choice() -> impl Strategy<Value = Made> {
+    let texts = (text(), text(), text());
+    (texts, vec(call(), 0..3), end(), any::<[bool; 3]>()).prop_map(|((content, thoughts, refusal), calls, end, flags)| {
+        let [tells_logprobs, tells_ids, older] = flags;
+        let thinks = if older { "reasoning_content" } else { "reasoning" };
+        let mut pieces = vec![json!({"delta": {"role": "assistant", "content": ""}, "logprobs": null})];
+        pieces.extend(thoughts.iter().map(|piece| json!({"delta": {thinks: piece}})));
+        let (mut entries, mut ids) = (Vec::new(), Vec::new());
+        for (at, piece) in content.iter().enumerate() {
+            let mut chunk = json!({"delta": {"content": piece}, "finish_reason": null});
+            if tells_logprobs {
+                entries.push(json!({"token": piece, "logprob": -0.1 * f64::from(u32::try_from(at).unwrap()), "top_logprobs": []}));
+                chunk["logprobs"] = json!({"content": [entries[at]], "refusal": null});
+            }
+            if tells_ids {
+                ids.push(json!(at));
+                chunk["token_ids"] = json!([at]);
+            }
+            pieces.push(chunk);
+        }
+        pieces.extend(refusal.iter().map(|piece| json!({"delta": {"refusal": piece}})));
+        let mut made_calls = Vec::new();
+        for (at, (name, arguments, cuts)) in calls.iter().enumerate() {
+            let (id, arguments) = (format!("call_{at}"), arguments.to_string());
+            let first = json!({"index": at, "id": id, "type": "function", "function": {"name": name, "arguments": ""}});
+            pieces.push(json!({"delta": {"tool_calls": [first]}}));
+            let parts = cut(&arguments, cuts);
+            pieces.extend(parts.iter().map(|part| {
+                json!({"delta": {"tool_calls": [{"index": at, "function": {"arguments": part}}]}})
+            }));
+            made_calls.push(json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}));
+        }
+        let says = |pieces: &[String]| !pieces.concat().is_empty();
+        let wordless = !says(&content) && (says(&thoughts) || says(&refusal) || !calls.is_empty());
+        let mut message = json!({"role": "assistant", "content": if wordless { Value::Null } else { joined(&content) }});
+        for (name, pieces) in [(thinks, &thoughts), ("refusal", &refusal)] {
+            if !pieces.is_empty() {
+                message[name] = joined(pieces);
+            }
+        }
+        if !made_calls.is_empty() {
+            message["tool_calls"] = Value::from(made_calls);
+        }
+        let mut whole = json!({"message": message, "logprobs": null});
+        if !entries.is_empty() {
+            whole["logprobs"] = json!({"content": entries, "refusal": null});
+        }
+        if !ids.is_empty() {
+            whole["token_ids"] = Value::from(ids);
+        }
+        finish(Made { whole, pieces }, json!({"delta": {}}), end)
+    })
+}
+
+fn completion_choice() -> impl Strategy<Value = Made> {
+    (text(), end(), any::<bool>()).prop_map(|(text, end, tells_logprobs)| {
+        let mut logprobs = json!({"tokens": [], "token_logprobs": [], "text_offset": []});
+        let mut pieces = Vec::new();
+        for piece in &text {
+            pieces.push(json!({"text": piece, "logprobs": null}));
+            if tells_logprobs {
+                let one = json!({"tokens": [piece], "token_logprobs": [null], "text_offset": [7]});
+                for (name, list) in one.as_object().unwrap() {
+                    logprobs[name].as_array_mut().unwrap().push(list[0].clone());
+                }
+                pieces.last_mut().unwrap()["logprobs"] = one;
+            }
+        }
+        let told = tells_logprobs && !text.is_empty();
+        let whole = json!({"text": joined(&text), "logprobs": if told { logprobs } else { Value::Null }});
+        finish(Made { whole, pieces }, json!({"text": ""}), end)
+    })
+}
+
+fn finish(mut made: Made, mut last: Value, end: Map<String, Value>) -> Made {
+    made.whole.as_object_mut().unwrap().extend(end.clone());
+    last.as_object_mut().unwrap().extend(end);
+    made.pieces.push(last);
+    made
+}
+
+fn cut<'a>(text: &'a str, cuts: &[Index]) -> Vec<&'a str> {
+    let mut cuts: Vec<_> = cuts.iter().map(|cut| text.floor_char_boundary(cut.index(text.len() + 1))).collect();
+    cuts.extend([0, text.len()]);
+    cuts.sort_unstable();
+    cuts.windows(2).map(|ends| &text[ends[0]..ends[1]]).collect()
+}
+
+/// A reply: its choices, in which order their pieces come, its usage, and how it is written.
+#[derive(Clone, Debug)]
+struct Reply {
+    choices: Vec<Made>,
+    order: Vec<Index>,
+    usage: Option<u32>,
+    is_ascii: bool,
+    between: &'static str,
+}
+
+fn reply(choice: impl Strategy<Value = Made>) -> impl Strategy<Value = Reply> {
+    let between = prop::sample::select(vec!["", ": ping\n\n", "data:\n\n", "\r\n"]);
+    (vec(choice, 1..4), vec(any::<Index>(), 60), any::<Option<u32>>(), any::<bool>(), between)
+        .prop_map(|(choices, order, usage, is_ascii, between)| Reply { choices, order, usage, is_ascii, between })
+}
+
+impl Reply {
+    fn whole(&self, object: &str) -> Value {
+        let choices = self.choices.iter().enumerate().map(|(index, made)| {
+            let mut choice = made.whole.clone();
+            choice["index"] = json!(index);
+            choice
+        });
+        let mut whole = json!({"id": "c-1", "object": object, "created": 7, "model": "m", "choices": Value::from_iter(choices),
+            "prompt_token_ids": [1, 2], "prompt_text": null});
+        if let Some(usage) = self.usage {
+            whole["usage"] = json!({"prompt_tokens": usage, "completion_tokens": 1});
+        }
+        whole
+    }
+
+    fn stream(&self, object: &str) -> String {
+        let mut left: Vec<_> = self.choices.iter().map(|made| made.pieces.iter()).collect();
+        let mut stream = String::new();
+        let mut write = |choices: Value, usage: Value| {
+            let mut chunk = json!({"id": "c-1", "object": object, "created": 7, "model": "m", "choices": choices});
+            chunk["usage"] = usage;
+            if stream.is_empty() {
+                chunk["prompt_token_ids"] = json!([1, 2]);
+                chunk["prompt_text"] = Value::Null;
+            }
+            let text = if self.is_ascii { ascii(&chunk.to_string()) } else { chunk.to_string() };
+            stream.extend([self.between, "data: ", &text, "\n\n"]);
+        };
+        let mut turns = self.order.iter().cycle();
+        while left.iter().any(|pieces| pieces.len() > 0) {
+            let waiting: Vec<_> = (0..left.len()).filter(|at| left[*at].len() > 0).collect();
+            let index = waiting[turns.next().unwrap().index(waiting.len())];
+            let mut choice = left[index].next().unwrap().clone();
+            choice["index"] = json!(index);
+            write(json!([choice]), Value::Null);
+        }
+        if let Some(usage) = self.usage {
+            write(json!([]), json!({"prompt_tokens": usage, "completion_tokens": 1}));
+        }
+        stream.push_str("data: [DONE]\n\n");
+        stream
+    }
+}
+
+/// JSON with all that is not ASCII escaped, as some engines write it.
+fn ascii(json: &str) -> String {
+    let mut out = String::new();
+    for letter in json.chars() {
+        if letter.is_ascii() {
+            out.push(letter);
+        } else {
+            let mut units = [0; 2];
+            out.extend(letter.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")));
+        }
+    }
+    out
+}
+
+/// Reads the stream cut in these places; what is kept is this object, and a replay is kept as the same bytes.
+fn check(dialect: Dialect, stream: &str, cuts: &[Index], wanted: &Value) -> Result<(), TestCaseError> {
+    let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
+    cuts.extend([0, stream.len()]);
+    cuts.sort_unstable();
+    let pieces: Vec<_> = cuts.windows(2).map(|ends| &stream.as_bytes()[ends[0]..ends[1]]).collect();
+    let kept = StreamObject::read(dialect, &pieces).unwrap();
+    prop_assert_eq!(&serde_json::from_slice::<Value>(&kept.body).unwrap(), wanted);
+    prop_assert_eq!(keep_whole(dialect, &kept.body), Ok(kept.clone()));
+    let replayed = replay(dialect, &kept.body, kept.has_usage).unwrap();
+    let again = StreamObject::read(dialect, &[&replayed]).unwrap();
+    prop_assert_eq!(String::from_utf8(again.body).unwrap(), String::from_utf8(kept.body.clone()).unwrap());
+    // Without its usage it is the same but for that.
+    let mut without = wanted.clone();
+    without.as_object_mut().unwrap().remove("usage");
+    let replayed = replay(dialect, &kept.body, false).unwrap();
+    let again = StreamObject::read(dialect, &[&replayed]).unwrap();
+    prop_assert_eq!(serde_json::from_slice::<Value>(&again.body).unwrap(), without);
+    Ok(())
+}
+
+/// Texts that are nearly streams.
+fn nearly(whole: String) -> impl Strategy<Value = Vec<u8>> {
+    let bytes = whole.into_bytes();
+    (
+        vec((any::<Index>(), prop::sample::select(b"\"\\{}[]:,0an\n\0\xff".to_vec())), 0..4),
+        any::<Index>(),
+        any::<bool>(),
+    )
+        .prop_map(move |(changes, end, is_cut)| {
+            let mut bytes = bytes.clone();
+            for (at, byte) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            if is_cut {
+                bytes.truncate(end.index(bytes.len() + 1));
+            }
+            bytes
+        })
+}
+
+fn nothing_panics(bytes: &[u8]) -> Result<(), TestCaseError> {
+    for dialect in [Dialect::Chat, Dialect::Completions, Dialect::Messages] {
+        let _ = keep_whole(dialect, bytes);
+        let _ = replay(dialect, bytes, true);
+        if let Ok(kept) = StreamObject::read(dialect, &[bytes]) {
+            prop_assert_eq!(keep_whole(dialect, &kept.body), Ok(kept.clone()));
+            let replayed = replay(dialect, &kept.body, kept.has_usage);
+            let again = replayed.and_then(|replayed| StreamObject::read(dialect, &[&replayed]).ok());
+            prop_assert_eq!(again, Some(kept));
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    #[contract("CK29", "CH18", "B3")]
+    fn a_chats_stream_is_kept_whole_however_it_is_cut(made in reply(chat_choice()), cuts in vec(any::<Index>(), 0..9)) {
+        check(Dialect::Chat, &made.stream("chat.completion.chunk"), &cuts, &made.whole("chat.completion"))?;
+    }
+
+    #[test]
+    #[contract("CK29", "CH18", "B3")]
+    fn a_completions_stream_is_kept_whole_however_it_is_cut(
+        made in reply(completion_choice()),
+        cuts in vec(any::<Index>(), 0..9),
+    ) {
+        check(Dialect::Completions, &made.stream("text_completion"), &cuts, &made.whole("text_completion"))?;
+    }
+
+    #[test]
+    #[contract("CH16")]
+    fn no_start_of_a_stream_is_kept(made in reply(chat_choice()), end in any::<Index>()) {
+        let stream = made.stream("chat.completion.chunk");
+        let end = end.index(stream.len() - "data: [DONE]\n\n".len());
+        prop_assert!(StreamObject::read(Dialect::Chat, &[&stream.as_bytes()[..end]]).is_err());
+    }
+
+    #[test]
+    fn no_nearly_good_stream_makes_it_panic_or_keep_what_it_cannot_give_back(
+        bytes in reply(chat_choice()).prop_flat_map(|made| nearly(made.stream("chat.completion.chunk")))
+    ) {
+        nothing_panics(&bytes)?;
+    }
+
+    #[test]
+    fn no_nearly_good_object_makes_it_panic(
+        bytes in reply(chat_choice()).prop_flat_map(|made| nearly(made.whole("chat.completion").to_string()))
+    ) {
+        nothing_panics(&bytes)?;
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+        nothing_panics(&bytes)?;
+    }
+}

@@ -1,0 +1,56 @@
+//! Keys that begin alike, page by page.
+
+use redis::{Pipeline, Value};
+
+use crate::{Operation, RedisFault, pool::Shared};
+
+/// Keys that the server looks at for one page.
+const PAGE: usize = 500;
+/// Pages at most: some twenty million keys, twice over. A server that never comes to an end has none.
+const MOST_PAGES: usize = 80_000;
+
+/// The keys under a prefix, each once or more often. What is written meanwhile may be among them or not.
+#[derive(Debug)]
+pub(crate) struct Pages<'a> {
+    shared: &'a Shared,
+    pattern: String,
+    /// `None`: that was the last page.
+    cursor: Option<Vec<u8>>,
+    read: usize,
+}
+
+impl<'a> Pages<'a> {
+    /// `prefix`: no pattern.
+    pub(crate) fn new(shared: &'a Shared, prefix: &str) -> Self {
+        Self { shared, pattern: format!("{prefix}*"), cursor: Some(b"0".to_vec()), read: 0 }
+    }
+
+    /// The next page; `None`: there is none.
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<Vec<u8>>>, RedisFault> {
+        let Some(cursor) = self.cursor.take() else { return Ok(None) };
+        if self.read == MOST_PAGES {
+            return Err(RedisFault::unusable("last page of keys"));
+        }
+        self.read += 1;
+        let mut page = Pipeline::new();
+        page.ignore_errors().cmd("SCAN").arg(cursor).arg("MATCH").arg(&self.pattern).arg("COUNT").arg(PAGE);
+        let answers = self.shared.ask(Operation::Get, &page).await?;
+        let Some((next, keys)) = read(answers) else {
+            let fault = RedisFault::unusable("page of keys");
+            self.shared.refused(&fault);
+            return Err(fault);
+        };
+        self.cursor = (next != b"0").then_some(next);
+        Ok(Some(keys))
+    }
+}
+
+fn read(answers: Vec<Value>) -> Option<(Vec<u8>, Vec<Vec<u8>>)> {
+    let Some(Value::Array(page)) = answers.into_iter().next() else { return None };
+    let [Value::BulkString(next), Value::Array(keys)] = <[Value; 2]>::try_from(page).ok()? else { return None };
+    let keys = keys.into_iter().filter_map(|key| match key {
+        Value::BulkString(key) => Some(key),
+        _ => None,
+    });
+    Some((next, keys.collect()))
+}

@@ -1,0 +1,139 @@
+//! Values under keys that begin alike: what a cache needs of Redis.
+//!
+//! Not here: what a value is, whether it is to be believed, and how long somebody waits for it.
+//!
+//! **Invariant**: nothing is removed whose key does not begin with the prefix.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::{Pipeline, Value};
+
+use crate::{Operation, RedisFault, RedisPool, page};
+
+/// What an answer to a look may hold beside the value itself, bytes.
+const FRAMING: usize = 4_096;
+
+/// The values under one prefix.
+#[derive(Clone, Debug)]
+pub struct RedisValues {
+    pool: Arc<RedisPool>,
+    prefix: String,
+}
+
+/// A value, and what is left of its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedisValue {
+    /// The value.
+    pub bytes: Vec<u8>,
+    /// Zero where it has no end, or none that is known.
+    pub left: Duration,
+}
+
+impl RedisValues {
+    /// `prefix`: no pattern, as the configuration checks.
+    pub fn new(pool: Arc<RedisPool>, prefix: String) -> Self {
+        Self { pool, prefix }
+    }
+
+    /// The connections.
+    pub fn pool(&self) -> &Arc<RedisPool> {
+        &self.pool
+    }
+
+    /// What is there under prefix and `name`, of at most so many bytes.
+    ///
+    /// # Errors
+    /// Redis did not say, or what is there is longer, or is no text.
+    pub async fn get(&self, name: &str, most: usize) -> Result<Option<RedisValue>, RedisFault> {
+        let key = self.key(name);
+        let mut pipeline = Pipeline::new();
+        pipeline.ignore_errors().cmd("GET").arg(&key).cmd("PTTL").arg(&key);
+        let shared = &self.pool.shared;
+        let answers = shared.ask_for(Operation::Get, &pipeline, most.saturating_add(FRAMING)).await?;
+        let mut answers = answers.into_iter();
+        let read = match (answers.next(), answers.next()) {
+            (Some(Value::Nil), _) => Ok(None),
+            (Some(Value::BulkString(bytes)), Some(Value::Int(left))) => {
+                Ok(Some(RedisValue { bytes, left: Duration::from_millis(u64::try_from(left).unwrap_or(0)) }))
+            }
+            (Some(Value::ServerError(error)), _) => Err(RedisFault::from(&error.into())),
+            _ => Err(RedisFault::unusable("value")),
+        };
+        read.inspect_err(|fault| shared.refused(fault))
+    }
+
+    /// Puts a value there for so long.
+    ///
+    /// # Errors
+    /// It is not there, or not surely.
+    pub async fn set(&self, name: &str, bytes: &[u8], ttl: Duration) -> Result<(), RedisFault> {
+        let mut pipeline = Pipeline::new();
+        let set = pipeline.ignore_errors().cmd("SET").arg(self.key(name)).arg(bytes);
+        match ttl.subsec_nanos() {
+            0 => set.arg("EX").arg(ttl.as_secs().max(1)),
+            _ => set.arg("PX").arg(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1)),
+        };
+        self.done(Operation::Set, &pipeline).await
+    }
+
+    /// Takes a value away.
+    ///
+    /// # Errors
+    /// It may still be there.
+    pub async fn delete(&self, name: &str) -> Result<(), RedisFault> {
+        let mut pipeline = Pipeline::new();
+        pipeline.ignore_errors().cmd("UNLINK").arg(self.key(name));
+        self.done(Operation::Delete, &pipeline).await
+    }
+
+    /// Takes away every value under the prefix whose name is one of ours, page by page, and says how many there were. What
+    /// is written meanwhile may stay or go.
+    ///
+    /// # Errors
+    /// Some may still be there.
+    pub async fn clear(&self, is_ours: impl Fn(&str) -> bool) -> Result<u64, RedisFault> {
+        let shared = &self.pool.shared;
+        let mut pages = page::Pages::new(shared, &self.prefix);
+        let mut removed = 0;
+        while let Some(keys) = pages.next().await? {
+            let mut pipeline = Pipeline::new();
+            let unlink = pipeline.ignore_errors().cmd("UNLINK");
+            let mut any = false;
+            for key in &keys {
+                let name = std::str::from_utf8(key).ok().and_then(|key| key.strip_prefix(&self.prefix));
+                if name.is_some_and(&is_ours) {
+                    unlink.arg(key);
+                    any = true;
+                }
+            }
+            if !any {
+                continue;
+            }
+            match shared.ask(Operation::Delete, &pipeline).await?.first() {
+                Some(Value::Int(count)) => removed += u64::try_from(*count).unwrap_or(0),
+                Some(Value::ServerError(error)) => {
+                    let fault = RedisFault::from(&error.clone().into());
+                    shared.refused(&fault);
+                    return Err(fault);
+                }
+                _ => return Err(RedisFault::unusable("number of keys")),
+            }
+        }
+        Ok(removed)
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    async fn done(&self, operation: Operation, pipeline: &Pipeline) -> Result<(), RedisFault> {
+        let shared = &self.pool.shared;
+        let fault = match shared.ask(operation, pipeline).await?.first() {
+            Some(Value::Okay | Value::Int(_)) => return Ok(()),
+            Some(Value::ServerError(error)) => RedisFault::from(&error.clone().into()),
+            _ => RedisFault::unusable("word of success"),
+        };
+        shared.refused(&fault);
+        Err(fault)
+    }
+}

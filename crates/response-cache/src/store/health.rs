@@ -1,0 +1,230 @@
+//! Whether a store is waited for, asked behind the requests' backs, or left alone. Pure: time and chance come in.
+//!
+//! A store that answered too slowly is not waited for again until a look that nobody waits for was quick; one that failed is
+//! asked again by one such look at a time, after pauses that grow.
+
+use std::time::Duration;
+
+use kv_blocks::Moment;
+
+/// Part of a pause that chance adds at most, so that routers that lost one store together do not return together.
+const JITTER: f64 = 0.25;
+
+/// How a kind of store is treated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner {
+    /// Looks at a time that nobody waits for, while it is slow.
+    pub(crate) behind: usize,
+    /// First and longest pause between two of them.
+    pub(crate) slow: (Duration, Duration),
+    /// The same after a failure; `None`: the store itself knows when it is away and when it is back.
+    pub(crate) away: Option<(Duration, Duration)>,
+}
+
+/// What becomes of a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// It is waited for.
+    Wait,
+    /// It is done, and nobody waits for it.
+    Behind,
+    /// It is not done.
+    Refuse,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Prompt,
+    Slow,
+    Away,
+}
+
+#[derive(Debug)]
+pub(crate) struct Health {
+    manner: Manner,
+    state: State,
+    /// Nobody looks before, unless it is prompt.
+    next: Moment,
+    pause: Duration,
+    /// Since when it is prompt.
+    since: Moment,
+    behind: usize,
+}
+
+impl Health {
+    pub(crate) fn new(manner: Manner) -> Self {
+        Self {
+            manner,
+            state: State::Prompt,
+            next: Moment::START,
+            pause: Duration::ZERO,
+            since: Moment::START,
+            behind: 0,
+        }
+    }
+
+    /// An admission of [`Admission::Behind`] is to be followed by [`Self::landed`].
+    pub(crate) fn admit(&mut self, now: Moment) -> Admission {
+        let room = match self.state {
+            State::Prompt => return Admission::Wait,
+            State::Slow => self.manner.behind,
+            State::Away => 1,
+        };
+        if now < self.next || self.behind >= room {
+            return Admission::Refuse;
+        }
+        self.behind += 1;
+        Admission::Behind
+    }
+
+    /// A look that nobody waited for is over, whatever came of it.
+    pub(crate) fn landed(&mut self) {
+        self.behind = self.behind.saturating_sub(1);
+    }
+
+    pub(crate) fn is_prompt(&self) -> bool {
+        self.state == State::Prompt
+    }
+
+    pub(crate) fn is_away(&self) -> bool {
+        self.state == State::Away
+    }
+
+    /// An answer came in time; true: that is news.
+    pub(crate) fn quick(&mut self, now: Moment) -> bool {
+        let news = !self.is_prompt();
+        if news {
+            self.state = State::Prompt;
+            self.since = now;
+        }
+        news
+    }
+
+    /// No answer came in time; true: that is news.
+    pub(crate) fn slow(&mut self, now: Moment, chance: f64) -> bool {
+        let news = self.state == State::Prompt;
+        let away = self.is_away();
+        if !away {
+            self.state = State::Slow;
+            self.wait(now, chance, self.manner.slow);
+        }
+        news
+    }
+
+    /// An answer came after all, if not in time: it is there again.
+    pub(crate) fn late(&mut self, now: Moment) {
+        if self.is_away() {
+            self.state = State::Slow;
+            self.next = now;
+            self.pause = Duration::ZERO;
+        }
+    }
+
+    /// It failed; true: that is news.
+    pub(crate) fn failed(&mut self, now: Moment, chance: f64) -> bool {
+        let Some(pauses) = self.manner.away else { return false };
+        let news = !self.is_away();
+        if news {
+            self.pause = Duration::ZERO;
+        } else if now < self.next {
+            // One of several that were under way.
+            return false;
+        }
+        self.state = State::Away;
+        self.wait(now, chance, pauses);
+        news
+    }
+
+    /// One that was well for as long as the longest pause begins anew.
+    fn wait(&mut self, now: Moment, chance: f64, (first, longest): (Duration, Duration)) {
+        if now < self.next {
+            return;
+        }
+        let was_well = now.since(self.since.max(self.next)) >= longest;
+        self.pause = if was_well { first } else { (self.pause * 2).clamp(first, longest) };
+        self.next = now + self.pause.mul_f64(1.0 + JITTER * chance).min(longest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    const MANNER: Manner = Manner {
+        behind: 1,
+        slow: (Duration::from_millis(100), Duration::from_secs(1)),
+        away: Some((Duration::from_millis(200), Duration::from_secs(30))),
+    };
+
+    fn at(ms: u64) -> Moment {
+        Moment::at(Duration::from_millis(ms))
+    }
+
+    #[test]
+    #[contract("F44")]
+    fn a_slow_store_is_not_waited_for_until_a_look_behind_the_requests_was_quick() {
+        let mut health = Health::new(MANNER);
+        assert_eq!(health.admit(at(1_000)), Admission::Wait);
+        assert!(health.slow(at(1_050), 0.0), "news");
+        assert!(!health.slow(at(1_050), 0.0), "told once");
+        assert_eq!(health.admit(at(1_051)), Admission::Refuse);
+        assert_eq!(health.admit(at(1_150)), Admission::Behind);
+        assert_eq!(health.admit(at(1_150)), Admission::Refuse, "one at a time");
+        health.slow(at(1_200), 0.0);
+        health.landed();
+        assert_eq!(health.admit(at(1_300)), Admission::Refuse, "the pause has doubled");
+        assert_eq!(health.admit(at(1_400)), Admission::Behind);
+        assert!(health.quick(at(1_401)));
+        health.landed();
+        assert_eq!(health.admit(at(1_402)), Admission::Wait);
+    }
+
+    #[test]
+    #[contract("F48", "F50")]
+    fn pauses_after_failures_grow_to_their_bound_and_one_look_at_a_time_ends_them() {
+        let mut health = Health::new(MANNER);
+        assert!(health.failed(at(0), 0.0));
+        assert!(!health.failed(at(1), 1.0), "others that were under way add nothing");
+        let mut now = at(0);
+        let mut pauses = Vec::new();
+        for _ in 0..10 {
+            let start = now;
+            while health.admit(now) == Admission::Refuse {
+                now = now + Duration::from_millis(10);
+            }
+            pauses.push(now.since(start).as_millis());
+            assert_eq!(health.admit(now), Admission::Refuse, "one at a time");
+            health.failed(now, 0.0);
+            health.landed();
+        }
+        assert_eq!(pauses, [200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000]);
+        health.late(now);
+        assert_eq!(health.admit(now), Admission::Behind, "it is there, only slow");
+        health.quick(now);
+        health.landed();
+        assert_eq!(health.admit(now), Admission::Wait);
+    }
+
+    #[test]
+    fn chance_makes_pauses_longer_and_a_store_that_was_well_for_long_begins_anew() {
+        let mut health = Health::new(MANNER);
+        health.failed(at(0), 1.0);
+        assert_eq!(health.admit(at(249)), Admission::Refuse);
+        assert_eq!(health.admit(at(250)), Admission::Behind);
+        health.failed(at(250), 0.0);
+        health.landed();
+        health.quick(at(700));
+        health.failed(at(40_000), 0.0);
+        assert_eq!(health.admit(at(40_199)), Admission::Refuse);
+        assert_eq!(health.admit(at(40_200)), Admission::Behind);
+    }
+
+    #[test]
+    fn a_store_that_knows_when_it_is_away_is_not_left_alone_for_failures() {
+        let mut health = Health::new(Manner { away: None, ..MANNER });
+        assert!(!health.failed(at(0), 0.0));
+        assert_eq!(health.admit(at(0)), Admission::Wait);
+    }
+}

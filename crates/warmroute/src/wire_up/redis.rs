@@ -1,0 +1,34 @@
+//! The connections to Redis that all stores share.
+
+use std::sync::Arc;
+
+use config::Settings;
+use fleet::RedisPool;
+use net::Clock;
+use prometheus_client::registry::Registry;
+
+/// Why there are none.
+#[derive(Debug, thiserror::Error)]
+#[error("response_cache.redis: {0}")]
+pub(crate) struct PoolError(net::TrustError);
+
+/// One pool where any store lies in Redis, with its metric families.
+#[cfg(feature = "redis-cache")]
+pub(super) fn pool(
+    settings: &Settings,
+    clock: Clock,
+    registry: &mut Registry,
+) -> Result<Option<Arc<RedisPool>>, PoolError> {
+    let of_replies = settings.response_cache.redis.server.as_ref();
+    let Some(server) = settings.kv_cache_index.redis.as_ref().or(of_replies) else { return Ok(None) };
+    let pool = RedisPool::start(server, clock).map_err(PoolError)?;
+    pool.register(registry);
+    Ok(Some(Arc::new(pool)))
+}
+
+/// A store that needs it says that it cannot be had.
+#[cfg(not(feature = "redis-cache"))]
+#[expect(clippy::unnecessary_wraps, reason = "as where there can be connections")]
+pub(super) fn pool(_: &Settings, _: Clock, _: &mut Registry) -> Result<Option<Arc<RedisPool>>, PoolError> {
+    Ok(None)
+}
