@@ -23,6 +23,7 @@ mod models;
 mod parity_report;
 mod prefix_stats;
 mod reload;
+mod response_cache;
 mod route;
 mod streams;
 mod takeover;
@@ -32,6 +33,7 @@ mod workers;
 
 use std::sync::Arc;
 
+use ::response_cache::ResponseCache;
 use axum::{
     Router as Routes,
     extract::DefaultBodyLimit,
@@ -72,6 +74,8 @@ pub struct AdminParts {
     pub parity: Arc<Mutex<Book>>,
     /// What routing by the beginning of the prompt did.
     pub prefix_tally: Arc<PrefixTally>,
+    /// Kept replies.
+    pub cache: Arc<ResponseCache>,
     /// The configuration in force, and how it is changed.
     pub control: Arc<dyn Control>,
     /// The metric families of all parts.
@@ -127,6 +131,11 @@ pub(crate) fn routes(parts: AdminParts, access: &Access) -> Routes {
         .route("/admin/kv-index/stats", get(kv_index_stats::stats))
         .route("/admin/kv-index/backends", get(kv_index_stats::backends))
         .route("/admin/kv-index/clear", post(kv_index_stats::clear).fallback(kv_index_stats::post_only))
+        .route("/admin/response-cache/stats", get(response_cache::stats))
+        .route(
+            "/admin/response-cache/invalidate",
+            post(response_cache::invalidate).layer(short).fallback(response_cache::post_only),
+        )
         .route("/v1/kv_events", kv_events::route(access))
         .route("/v1/route", post(route::dry_run).layer(longest).fallback(route::post_only))
         .fallback(answer::unknown_route)

@@ -15,6 +15,7 @@ use net::Clock;
 use parity::Book;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
+use response_cache::ResponseCache;
 use routing::{
     PrefixTally, Router,
     receipt::{DecisionIds, Ring},
@@ -25,8 +26,10 @@ use crate::{
     cut_switch::CutSwitch,
     decision_log::DecisionLog,
     desk::Desk,
+    embedder::Embedder,
     ids::Ids,
     judge::Judge,
+    keeper::Keeper,
     keys::Keys,
     load_telemetry::LoadCollector,
     lobby::{Lobby, Waiting},
@@ -158,6 +161,8 @@ pub struct GatewayParts {
     pub prefix_tally: Arc<PrefixTally>,
     /// Where receipts are written to, if anywhere.
     pub log: Option<Arc<DecisionLog>>,
+    /// Replies that answer later requests, where that is switched on.
+    pub cache: Arc<ResponseCache>,
     /// The clock.
     pub clock: Clock,
     /// The inbound key.
@@ -200,6 +205,10 @@ pub struct Gateway {
     pub(crate) hooks: Hooks,
     pub(crate) response_homes: Arc<ResponseHomes>,
     pub(crate) alike: Arc<Alike>,
+    pub(crate) cache: Arc<ResponseCache>,
+    pub(crate) keeper: Arc<Keeper>,
+    /// Says what questions mean, where replies are found by that.
+    pub(crate) meaning: Option<Arc<Embedder>>,
     pub(crate) model_lists: Arc<ModelLists>,
     pub(crate) hedging: Results,
     pub(crate) on_hold: Arc<OnHold>,
@@ -254,7 +263,8 @@ impl RequestRules {
 impl Gateway {
     /// Puts the parts together and registers the metric families.
     pub fn new(parts: GatewayParts, registry: &mut Registry) -> Self {
-        let GatewayParts { fleet, router, ring, parity, prefix_tally, log, clock, keys, limits, mut rules } = parts;
+        let GatewayParts { fleet, router, ring, parity, prefix_tally, log, cache, clock, keys, limits, mut rules } =
+            parts;
         let names = std::mem::take(&mut rules.names);
         let hooks = Hooks::new(std::mem::take(&mut rules.hooks), registry);
         let lobby = Arc::new(Lobby::new(rules.waiting));
@@ -281,13 +291,20 @@ impl Gateway {
             let results = Results::registered(registry, "warmroute_semantic_clusters", help, &all);
             Arc::new(Clusters::new(settings, Arc::clone(&fleet), pools.clone(), clock, rules.connect_timeout, results))
         });
+        let meaning = cache.settings().semantic.embedding_model.as_deref().map(|model| {
+            let (fleet, pools) = (Arc::clone(&fleet), pools.clone());
+            Arc::new(Embedder::new(fleet, pools, clock, rules.connect_timeout, Arc::from(model)))
+        });
         Self {
+            meaning,
             clusters,
             hooks,
             names,
             hedging: hedge_results(registry),
             model_lists: Arc::new(ModelLists::new(rules.model_lists, registry)),
             alike: Arc::new(Alike::new(rules.deduplication.unwrap_or_default(), clock, registry)),
+            keeper: Keeper::start(Arc::clone(&cache), clock),
+            cache,
             shared_prefixes: rules.shared_prefixes.map(|settings| Arc::new(SharedPrefixes::new(settings))),
             judge: Arc::new(Judge::new(parity, Arc::clone(&fleet), clock)),
             fleet,

@@ -145,6 +145,11 @@ fn ratio() -> Histogram {
     Histogram::new((0..=10).map(|tenth| f64::from(tenth) / 10.0))
 }
 
+/// Cosines: those that answer are near 1.
+fn similarity() -> Histogram {
+    Histogram::new([0.5, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99, 0.995, 1.0])
+}
+
 type Seconds<L> = Family<L, Histogram, fn() -> Histogram>;
 
 /// What is counted when a request ends.
@@ -186,6 +191,7 @@ pub(crate) struct Metrics {
     request: Seconds<RouteLabel>,
     queue_wait: Histogram,
     overlap: Histogram,
+    similarity: Histogram,
     pub(crate) open_streams: Gauge,
     pub(crate) held_body_bytes: Gauge<i64, std::sync::atomic::AtomicI64>,
 }
@@ -215,6 +221,7 @@ impl Metrics {
             request: Family::new_with_constructor(request_seconds),
             queue_wait: request_seconds(),
             overlap: ratio(),
+            similarity: similarity(),
             open_streams: Gauge::default(),
             held_body_bytes: Gauge::default(),
         };
@@ -244,6 +251,7 @@ impl Metrics {
             request "warmroute_request_seconds" "Time from accepting a request to its end";
             queue_wait "warmroute_queue_wait_seconds" "Time that requests waited for a worker, of those that did";
             overlap "warmroute_overlap_ratio" "Share of the prompt predicted to be cached where it went";
+            similarity "vllm_router_cache_similarity" "Cosine of question and kept question, where their meaning answered";
             open_streams "warmroute_open_streams" "Replies being relayed";
             held_body_bytes "warmroute_held_body_bytes" "Bytes of request bodies in memory";
         }
@@ -260,6 +268,11 @@ impl Metrics {
     /// A request has its worker, or its answer, by this method; where nothing was decided it took no time.
     pub(crate) fn answered_by(&self, policy: &'static str, method: &'static str) {
         self.decisions.get_or_create(&PolicyMethod { policy, method }).inc();
+    }
+
+    /// A kept reply to a question that means the same answered; its cosine.
+    pub(crate) fn answered_by_meaning(&self, similarity: f64) {
+        self.similarity.observe(similarity);
     }
 
     /// A request waited so long for a worker.

@@ -9,9 +9,10 @@ use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 
 use crate::{
-    CacheKey, CacheStats, Entry, Generation, Looked, Lookup, RedisPool, Relief, StartError, StoreFault,
+    CacheKey, CacheStats, Direction, Entry, Generation, Looked, Lookup, RedisPool, Relief, StartError, StoreFault,
     engine::{Engine, InForce, Parts, entries},
     generation::Generations,
+    similar::{Nearness, Similar},
     store::StoreStats,
     tally::Tally,
     telemetry::{NoRedis, Telemetry},
@@ -21,6 +22,7 @@ use crate::{
 #[derive(Debug)]
 pub struct ResponseCache {
     parts: Parts,
+    similar: Similar,
     /// `None`: the cache is off.
     engine: ArcSwapOption<Engine>,
     /// Held while settings change; what is there is in force too.
@@ -52,6 +54,7 @@ impl ResponseCache {
                 tally: Arc::default(),
                 generations: Arc::new(Generations::default()),
             },
+            similar: Similar::default(),
             engine: ArcSwapOption::empty(),
             relief: Mutex::default(),
         });
@@ -96,6 +99,20 @@ impl ResponseCache {
         engine.put(key, entry, begun, &settings);
     }
 
+    /// The reply to the question of this rest that is nearest to what is asked, if it is near enough, and how near it is.
+    pub fn similar(&self, rest: &CacheKey, asked: &Direction) -> Option<(Entry, f64)> {
+        let near = Nearness::of(&self.settings())?;
+        self.similar.find(rest, asked, near, self.parts.clock.now())
+    }
+
+    /// Keeps a reply for questions that mean the same. `rest`: all that they must share with it.
+    pub fn put_similar(&self, rest: CacheKey, direction: Direction, entry: Entry, begun: Generation) {
+        let Some(near) = Nearness::of(&self.settings()) else { return };
+        if begun == self.generation() && *self.relief.lock() != Relief::StopWrites {
+            self.similar.put(rest, direction, entry, near, self.parts.clock.now());
+        }
+    }
+
     /// The time between two clears that is now.
     pub fn generation(&self) -> Generation {
         self.parts.generations.now()
@@ -108,6 +125,7 @@ impl ResponseCache {
     /// Some may still be there: a store was away, or failed on the way. What lies in memory is gone in any case.
     pub async fn clear(&self) -> Result<u64, StoreFault> {
         self.parts.generations.next();
+        self.similar.clear();
         match self.engine.load_full() {
             Some(engine) => engine.clear().await,
             None => Ok(0),
@@ -135,6 +153,7 @@ impl ResponseCache {
             misses: tally.requests(Looked::Miss),
             skips: tally.requests(Looked::Skip),
             hit_rate: self.hit_rate(),
+            semantic_entries: self.similar.len() as u64,
             redis: None,
         }
     }
@@ -164,6 +183,9 @@ impl ResponseCache {
             return;
         }
         *held = relief;
+        if relief != Relief::Nothing {
+            self.similar.shrink(self.settings().semantic.max_entries.get());
+        }
         if let Some(engine) = self.engine.load_full() {
             engine.refit(&self.settings(), relief);
         }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A time between two clears. Whoever begins to make an entry takes the present one along, and an entry that was begun
 /// before a clear is not kept after it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Generation(u64);
 
 /// The present one.

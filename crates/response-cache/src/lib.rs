@@ -11,6 +11,7 @@
 //! **Invariant**: everything that waits, and everything in memory, has a bound.
 
 mod cache;
+mod direction;
 mod engine;
 mod entry;
 mod fault;
@@ -19,12 +20,14 @@ mod hit_rate;
 mod key;
 mod redis_pool;
 mod relief;
+mod similar;
 mod stats;
 mod store;
 mod tally;
 mod telemetry;
 
 pub use cache::ResponseCache;
+pub use direction::Direction;
 pub use entry::{Entry, Looked, Lookup};
 pub use fault::{StartError, StoreFault};
 pub use generation::Generation;

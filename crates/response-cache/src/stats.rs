@@ -23,6 +23,8 @@ pub struct CacheStats {
     pub skips: u64,
     /// Hits over hits and misses of the last five minutes, 0 to 1.
     pub hit_rate: f64,
+    /// Replies that are found by what their question means.
+    pub semantic_entries: u64,
     /// The server, where replies lie in Redis.
     pub redis: Option<RedisStats>,
 }

@@ -20,6 +20,7 @@ use net::{Clock, Destinations, ListenAddr, ListenError};
 use parity::Book;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
+use response_cache::ResponseCache;
 use routing::{
     PrefixTally, Router,
     receipt::{Ring, RingLimits},
@@ -60,6 +61,8 @@ pub(crate) enum StartError {
     Redis(#[from] redis::PoolError),
     /// The fleet could not be made.
     Fleet(#[from] fleet::StartError),
+    /// Replies cannot be kept where they are to be.
+    Cache(#[from] response_cache::StartError),
     /// There is no certificate to show.
     Identity(#[from] net::IdentityError),
     /// Probes cannot be answered.
@@ -152,7 +155,7 @@ async fn start_on(
             roster: Roster::of(&settings),
             models: settings.models,
             kv_cache_index: settings.kv_cache_index,
-            redis,
+            redis: redis.clone(),
             max_prefix_length: settings.prefix_routing.max_prefix_length,
             hub_cache: HubCache::from_env(|name| std::env::var(name).ok()),
             index: Arc::clone(&index),
@@ -162,6 +165,7 @@ async fn start_on(
         },
         &mut registry,
     )?);
+    let cache = ResponseCache::start(&settings.response_cache, redis, clock, &mut registry)?;
     let log = settings.decisions.log.map(|log| DecisionLog::new(from_settings::decision_log(log), &mut registry));
     let gateway = InForce::new(Gateway::new(
         GatewayParts {
@@ -171,6 +175,7 @@ async fn start_on(
             parity: Arc::clone(&parity),
             prefix_tally: Arc::clone(&prefix_tally),
             log: log.clone(),
+            cache: Arc::clone(&cache),
             clock,
             keys: extras.keys,
             limits,
@@ -189,6 +194,7 @@ async fn start_on(
         fleet: Arc::clone(&fleet),
         router: Arc::clone(&router),
         gateway: Arc::clone(&gateway),
+        cache: Arc::clone(&cache),
         scheme,
         clock,
     };
@@ -202,6 +208,7 @@ async fn start_on(
         ring: Arc::clone(&ring),
         parity,
         prefix_tally,
+        cache,
         control: Arc::clone(&live) as Arc<dyn Control>,
         registry: Arc::new(RwLock::new(registry)),
         serve_metrics,

@@ -25,6 +25,7 @@ use kv_blocks::Moment;
 use net::Clock;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
+use response_cache::Generation;
 
 use self::flight::{FIRST, Flight, Head};
 pub(crate) use self::{body::SharedBody, flight::Reply};
@@ -34,8 +35,17 @@ use crate::{metrics::Results, request::ReplyBody};
 const KEPT_BYTES: usize = 64 << 20;
 const KEPT_REPLIES: usize = 4_096;
 
-/// What a reply is for: the request, and the form its reply has.
-pub(crate) type Key = (RequestKey, RequestKey);
+/// What a reply is for: the request, the form its reply has, and since which clearing of the cache it may answer.
+pub(crate) type Key = (RequestKey, RequestKey, Generation);
+
+/// What becomes of a finished reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Afterwards {
+    /// It answers others for a while.
+    Answers,
+    /// It is kept elsewhere.
+    KeptElsewhere,
+}
 
 /// Who asks for the same.
 #[derive(Debug)]
@@ -61,6 +71,7 @@ struct Table {
 struct Entry {
     flight: Arc<Flight>,
     seats: usize,
+    afterwards: Afterwards,
 }
 
 #[derive(Debug)]
@@ -116,8 +127,8 @@ impl Alike {
         *self.ttl.write() = ttl;
     }
 
-    /// A place at the reply for this key.
-    pub(crate) fn enter(self: &Arc<Self>, key: Key) -> Place {
+    /// A place at the reply for this key; the first one says what becomes of it.
+    pub(crate) fn enter(self: &Arc<Self>, key: Key, afterwards: Afterwards) -> Place {
         let mut table = self.table.lock();
         table.forget_old(self.clock.now());
         let found = table.flights.get_mut(&key).filter(|entry| entry.flight.can_be_joined());
@@ -130,7 +141,7 @@ impl Alike {
         }
         let flight = Arc::new(Flight::new(Arc::clone(&self.together)));
         flight.enter(FIRST);
-        table.flights.insert(key, Entry { flight: Arc::clone(&flight), seats: 1 });
+        table.flights.insert(key, Entry { flight: Arc::clone(&flight), seats: 1, afterwards });
         self.results.count("first");
         Place::First(Seat { alike: Arc::clone(self), flight, key, id: FIRST })
     }
@@ -154,6 +165,7 @@ impl Table {
         let own = |entry: &&mut Entry| Arc::ptr_eq(&entry.flight, &seat.flight);
         let Some(entry) = self.flights.get_mut(&seat.key).filter(own) else { return false };
         entry.seats -= 1;
+        let nothing_kept = nothing_kept || entry.afterwards == Afterwards::KeptElsewhere;
         if entry.seats > 0 || self.is_kept(&seat.flight) {
             return false;
         }

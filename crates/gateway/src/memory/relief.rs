@@ -1,5 +1,7 @@
 //! What caches give up.
 
+use response_cache::Relief;
+
 use super::Stage;
 use crate::Gateway;
 
@@ -9,6 +11,11 @@ impl Gateway {
         let stage = self.memory.stage();
         let (small, takes_new) = (stage >= Stage::SmallCaches, stage < Stage::SmallBodies);
         self.identify.take_new(takes_new);
+        self.cache.relieve(match (small, takes_new) {
+            (false, _) => Relief::Nothing,
+            (true, true) => Relief::Shrink,
+            (true, false) => Relief::StopWrites,
+        });
         let snapshot = self.fleet.snapshot();
         let prompts = snapshot.models.values().filter_map(|model| model.artefacts.prompt.as_ref());
         for prompt in prompts {

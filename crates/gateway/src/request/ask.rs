@@ -11,25 +11,25 @@ use crate::upstream::{Answer, Outgoing, Pools, SendFailure};
 
 /// What is asked, and of whom.
 #[derive(Debug)]
-pub(super) struct Question<'a> {
-    pub(super) worker: &'a WorkerView,
-    pub(super) path: &'static str,
-    pub(super) body: Bytes,
+pub(crate) struct Question<'a> {
+    pub(crate) worker: &'a WorkerView,
+    pub(crate) path: &'static str,
+    pub(crate) body: Bytes,
     /// A longer answer is none.
-    pub(super) most_bytes: usize,
-    pub(super) connect_timeout: std::time::Duration,
+    pub(crate) most_bytes: usize,
+    pub(crate) connect_timeout: std::time::Duration,
 }
 
 /// A whole answer.
 #[derive(Debug)]
-pub(super) struct Answered {
-    pub(super) status: u16,
-    pub(super) body: BytesMut,
+pub(crate) struct Answered {
+    pub(crate) status: u16,
+    pub(crate) body: BytesMut,
 }
 
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unanswered {
+pub(crate) enum Unanswered {
     /// Nobody was reached.
     Unreachable,
     /// The connection ended before anything came. The worker may have closed one that was kept from an earlier request.
@@ -39,7 +39,7 @@ pub(super) enum Unanswered {
 }
 
 /// Asks. Dropping the future closes the connection.
-pub(super) async fn ask(pools: &Pools, clock: Clock, question: Question<'_>) -> Result<Answered, Unanswered> {
+pub(crate) async fn ask(pools: &Pools, clock: Clock, question: Question<'_>) -> Result<Answered, Unanswered> {
     let Question { worker, path, body, most_bytes, connect_timeout } = question;
     let request = request(worker, path, body);
     let outgoing = Outgoing { worker: worker.id, url: &worker.url, request, connect_timeout };

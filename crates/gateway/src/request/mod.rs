@@ -1,6 +1,6 @@
 //! The way of a request: one function that reads as the list of stages, and one file for each.
 //!
-//! `accept` (route, limits, key, body) -> `before` (hooks, the model's name) -> `identify` (the prompt, in tokens or as text) -> loop { `decide` (who) ->
+//! `accept` (route, limits, key, body) -> `before` (hooks, the model's name) -> `cached` (a reply that is there already) -> `identify` (the prompt, in tokens or as text) -> loop { `decide` (who) ->
 //! `prefill` (if another worker computes the prompt) -> `dispatch` (one attempt) } -> `relay` (the worker's bytes) -> `settle` (one outcome, load freed, receipt).
 //!
 //! **Invariant**: every request with a route ends in exactly one [`settle::Settle`] being dropped, on every path.
@@ -9,6 +9,7 @@ mod accept;
 mod affinity;
 mod ask;
 mod before;
+mod cached;
 mod clusters;
 mod compat_headers;
 mod count_tokens;
@@ -21,7 +22,6 @@ mod held_body;
 mod hold;
 mod hooks;
 mod identify;
-mod joined;
 mod looked_up;
 mod prefill;
 mod receipt;
@@ -46,6 +46,8 @@ use hyper::body::Incoming;
 use kv_blocks::{Moment, WorkerId};
 use routing::{Answer, Pin, receipt::AttemptClass};
 
+pub(crate) use ask::{Question, Unanswered, ask};
+pub(crate) use cached::{Kept, Sought};
 pub(crate) use clusters::Clusters;
 pub use clusters::{Cluster, ClusterSettings};
 pub use compat_headers::ReplyHeaders;
@@ -128,7 +130,7 @@ async fn routed(
         return refused(settle, &error);
     }
     let result = match route.endpoint {
-        Endpoint::Generate(dialect) => return joined::generate(gateway, call, dialect, settle).await,
+        Endpoint::Generate(dialect) => return cached::generate(gateway, call, dialect, settle).await,
         Endpoint::CountTokens => return count_tokens::count_tokens(gateway, call, settle).await,
         Endpoint::Tokenize => return tokenize::tokenize(gateway, call, settle).await,
         Endpoint::Detokenize => return tokenize::detokenize(gateway, call, settle).await,

@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, res
 use http_body::{Body, Frame, SizeHint};
 use serde::Serialize;
 
-use super::{compat_headers, headers, relay::Relay, settle::Settle};
+use super::{Kept, compat_headers, headers, relay::Relay, settle::Settle};
 use crate::{alike::SharedBody, ids::REQUEST_ID, routes::Shape};
 
 /// The body of a reply.
@@ -24,6 +24,8 @@ pub(crate) enum ReplyBody {
     Relay(Box<Relay>),
     /// A reply that others may read too.
     Shared(Box<SharedBody>),
+    /// A reply that is kept if all of it goes out.
+    Kept(Box<Kept>),
 }
 
 impl ReplyBody {
@@ -59,6 +61,7 @@ impl Body for ReplyBody {
             }
             Self::Relay(relay) => Pin::new(relay.as_mut()).poll_frame(cx),
             Self::Shared(shared) => Pin::new(shared.as_mut()).poll_frame(cx),
+            Self::Kept(kept) => Pin::new(kept.as_mut()).poll_frame(cx),
         }
     }
 
@@ -67,6 +70,7 @@ impl Body for ReplyBody {
             Self::Whole(bytes, _) => bytes.is_none(),
             Self::Relay(relay) => relay.is_end_stream(),
             Self::Shared(shared) => shared.is_end_stream(),
+            Self::Kept(kept) => kept.is_end_stream(),
         }
     }
 
@@ -75,6 +79,7 @@ impl Body for ReplyBody {
             Self::Whole(bytes, _) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
             Self::Relay(relay) => relay.size_hint(),
             Self::Shared(shared) => shared.size_hint(),
+            Self::Kept(kept) => kept.size_hint(),
         }
     }
 }

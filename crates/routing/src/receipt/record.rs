@@ -62,7 +62,7 @@ impl Receipt {
         match &self.verdict {
             Verdict::Decided(decision) => decision.policy,
             Verdict::Refused(refusal) => refusal.policy,
-            Verdict::Joined(policy) => *policy,
+            Verdict::Answered(_, policy) => *policy,
         }
     }
 
@@ -71,7 +71,7 @@ impl Receipt {
         match &self.verdict {
             Verdict::Decided(decision) => decision.method,
             Verdict::Refused(_) => Method::Policy,
-            Verdict::Joined(_) => Method::Dedup,
+            Verdict::Answered(method, _) => *method,
         }
     }
 
@@ -79,7 +79,7 @@ impl Receipt {
     pub fn decision(&self) -> Option<&Decision> {
         match &self.verdict {
             Verdict::Decided(decision) => Some(decision),
-            Verdict::Refused(_) | Verdict::Joined(_) => None,
+            Verdict::Refused(_) | Verdict::Answered(..) => None,
         }
     }
 
@@ -88,7 +88,7 @@ impl Receipt {
         match &self.verdict {
             Verdict::Decided(decision) => &decision.excluded,
             Verdict::Refused(refusal) => &refusal.excluded,
-            Verdict::Joined(_) => &[],
+            Verdict::Answered(..) => &[],
         }
     }
 
@@ -114,8 +114,9 @@ pub enum Verdict {
     Decided(Box<Decision>),
     /// Nobody could.
     Refused(Refusal),
-    /// Nobody was asked: another request's reply answers this one too. The policy that would have chosen.
-    Joined(Policy),
+    /// Nobody was asked: another request's reply answers this one too. How it was found, and the policy that would have
+    /// chosen.
+    Answered(Method, Policy),
 }
 
 /// A receipt's name: 16 lower-case hex digits.

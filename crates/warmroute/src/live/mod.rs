@@ -34,6 +34,7 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family},
     registry::Registry,
 };
+use response_cache::ResponseCache;
 use routing::Router;
 use tokio::sync::watch;
 
@@ -47,6 +48,7 @@ pub(crate) struct Parts {
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) router: Arc<Router>,
     pub(crate) gateway: Arc<InForce>,
+    pub(crate) cache: Arc<ResponseCache>,
     pub(crate) scheme: HashScheme,
     pub(crate) clock: Clock,
 }
@@ -191,6 +193,7 @@ impl Live {
             return refused(state, vec![Problem::bad_value("workers", "", &error.to_string())]);
         }
         self.parts.router.reconfigure(wire_up::routing(&new));
+        self.parts.cache.reconfigure(&new.response_cache);
         self.parts.gateway.reconfigure(wire_up::limits(&new), wire_up::rules(&new, self.parts.scheme));
         logging::set_level(new.logging.level);
         if !changed.is_empty() || !restart_needed.is_empty() {

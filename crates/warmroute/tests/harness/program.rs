@@ -111,6 +111,12 @@ impl Program {
         self
     }
 
+    /// Writes another text into its configuration file.
+    pub fn configure(&self, yaml: &str) {
+        let file = self.file.as_ref().expect("it was started with a configuration");
+        std::fs::write(file.path(), yaml).expect("it can be written");
+    }
+
     /// Runs it to its end.
     pub fn finish(args: &[&str]) -> Finished {
         Self::finish_with_env(args, &[])

@@ -6,39 +6,31 @@
 //!
 //! **Invariant**: a request waits for its cluster no longer than configured, and not at all for a while after a failure.
 
-mod embed;
-mod vectors;
-
 use std::{
     convert::Infallible,
     future::pending,
-    sync::{Arc, OnceLock, atomic::AtomicUsize},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use dialect::RequestView;
 use fleet::Fleet;
 use http::{HeaderMap, HeaderValue};
-use kv_blocks::Moment;
 use net::Clock;
-use parking_lot::Mutex;
+use response_cache::Direction;
 use routing::receipt::ClusterNote;
-use tokio::sync::Semaphore;
 
-use self::{
-    embed::{Embedder, NoVectors},
-    vectors::Direction,
+use crate::{
+    Gateway,
+    embedder::{Embedder, NoVectors},
+    metrics::Results,
+    upstream::Pools,
 };
-use crate::{Gateway, metrics::Results, upstream::Pools};
 
 /// Names the cluster, of a client that knows it, and for the worker that gets the request.
 const CLUSTER_ID: &str = "x-semantic-cluster-id";
 /// Characters of a question that are asked about: about as many tokens as small embedding models read.
 const MAX_CHARS: usize = 2_000;
-/// Questions on their way at once; a request that finds no room goes without a cluster.
-const ASKING: usize = 64;
-/// Nobody asks for so long after a failure: a server that hangs would cost every request the whole time limit.
-const REST: Duration = Duration::from_secs(1);
 /// Examples in one question, and how long it may take: they are computed while nobody waits.
 const EXAMPLES: usize = 32;
 const LEARNING: Duration = Duration::from_secs(10);
@@ -117,9 +109,6 @@ pub(crate) struct Clusters {
     embedder: Embedder,
     /// The middle of each cluster's examples, once they are known.
     middles: OnceLock<Vec<Direction>>,
-    asking: Semaphore,
-    rests_until: Mutex<Moment>,
-    clock: Clock,
     results: Results,
 }
 
@@ -133,17 +122,13 @@ impl Clusters {
         results: Results,
     ) -> Self {
         let ClusterSettings { embedding_model, threshold, timeout, clusters } = settings;
-        let embedder =
-            Embedder { fleet, pools, clock, connect_timeout, model: embedding_model, turn: AtomicUsize::new(0) };
+        let embedder = Embedder::new(fleet, pools, clock, connect_timeout, embedding_model);
         Self {
             clusters: clusters.into_iter().map(Arc::new).collect(),
             threshold,
             timeout,
             embedder,
             middles: OnceLock::new(),
-            asking: Semaphore::new(ASKING),
-            rests_until: Mutex::new(Moment::START),
-            clock,
             results,
         }
     }
@@ -169,18 +154,11 @@ impl Clusters {
     async fn nearest(&self, view: &RequestView<'_>) -> Result<(Arc<Cluster>, f64), &'static str> {
         let middles = self.middles.get().ok_or("not_learnt")?;
         let said = dialect::last_said(view, MAX_CHARS).ok_or("no_text")?;
-        let now = self.clock.now();
-        if now < *self.rests_until.lock() {
-            return Err("failed");
-        }
-        // Closed never; full means that the worker is far behind.
-        let _seat = self.asking.try_acquire().map_err(|_| "failed")?;
-        let directions = self.embedder.directions(&[&said], self.timeout).await.map_err(|why| {
-            *self.rests_until.lock() = self.clock.now() + REST;
+        let direction = self.embedder.direction(&said, self.timeout).await.map_err(|why| {
             tracing::debug!(?why, "a request goes without a cluster");
             "failed"
         })?;
-        let (at, similarity) = directions.first().and_then(|one| one.nearest(middles)).ok_or("failed")?;
+        let (at, similarity) = direction.nearest(middles).ok_or("failed")?;
         let cluster = self.clusters.get(at).ok_or("failed")?;
         Ok((Arc::clone(cluster), similarity))
     }
@@ -191,15 +169,15 @@ impl Clusters {
         loop {
             match self.learn().await {
                 Ok(middles) => {
-                    tracing::info!(clusters = middles.len(), model = %self.embedder.model, "semantic clusters learnt");
+                    tracing::info!(clusters = middles.len(), model = %self.embedder.model(), "semantic clusters learnt");
                     // Nobody else sets it.
                     let _ = self.middles.set(middles);
                     return pending().await;
                 }
                 // While workers come up that is how it should be.
                 Err(NoVectors::NoWorker) => tracing::debug!("no worker for the examples of semantic clusters yet"),
-                Err(NoVectors::NoAnswer) => {
-                    tracing::warn!(model = %self.embedder.model, "no vectors for the examples of semantic clusters: trying again");
+                Err(NoVectors::NoAnswer | NoVectors::Refused | NoVectors::Resting) => {
+                    tracing::warn!(model = %self.embedder.model(), "no vectors for the examples of semantic clusters: trying again");
                 }
             }
             tokio::time::sleep(pause).await;

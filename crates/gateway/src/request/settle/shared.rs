@@ -13,11 +13,16 @@ impl Settle {
         self.good = Some(good);
     }
 
+    /// Where the end tells whether the reply was whole and right.
+    pub(crate) fn good(&mut self) -> Arc<OnceLock<bool>> {
+        Arc::clone(self.good.get_or_insert_default())
+    }
+
     /// Another request's reply answers this one: nobody is asked, and the receipt says so.
-    pub(crate) fn joined(&mut self, policy: Policy, status: u16) {
-        self.gateway.metrics.answered_by(policy.as_str(), Method::Dedup.as_str());
+    pub(crate) fn answered_by(&mut self, method: Method, policy: Policy, status: u16) {
+        self.gateway.metrics.answered_by(policy.as_str(), method.as_str());
         self.status = Some(status);
-        self.verdict = Some(Verdict::Joined(policy));
+        self.verdict = Some(Verdict::Answered(method, policy));
         self.publish(None);
     }
 

@@ -1,4 +1,8 @@
 //! Vectors of texts, from a worker's `/v1/embeddings`.
+//!
+//! For whoever asks by meaning: semantic clusters, and kept replies to questions that mean the same.
+//!
+//! **Invariant**: nobody who serves a request asks for a while after the worker failed, nor where many ask already.
 
 use std::{
     sync::{
@@ -9,42 +13,88 @@ use std::{
 };
 
 use fleet::{Fleet, WorkerView};
+use kv_blocks::Moment;
 use net::Clock;
+use parking_lot::Mutex;
+use response_cache::Direction;
 use serde::Deserialize;
+use tokio::sync::Semaphore;
 
-use super::vectors::Direction;
 use crate::{
-    request::ask::{Question, Unanswered, ask},
+    request::{Question, Unanswered, ask},
     upstream::Pools,
 };
 
 /// Bytes of an answer for each text: 4096 numbers, and some room.
 const BYTES_PER_TEXT: usize = 256 << 10;
+/// Questions of requests on their way at once; a request that finds no room goes without.
+const ASKING: usize = 64;
+/// No request asks for so long after a failure: a server that hangs would cost every one of them the whole time limit.
+const REST: Duration = Duration::from_secs(1);
 
 /// Asks for vectors.
 #[derive(Debug)]
-pub(super) struct Embedder {
-    pub(super) fleet: Arc<Fleet>,
-    pub(super) pools: Pools,
-    pub(super) clock: Clock,
-    pub(super) connect_timeout: Duration,
-    pub(super) model: Arc<str>,
+pub(crate) struct Embedder {
+    fleet: Arc<Fleet>,
+    pools: Pools,
+    clock: Clock,
+    connect_timeout: Duration,
+    model: Arc<str>,
     /// Workers take turns.
-    pub(super) turn: AtomicUsize,
+    turn: AtomicUsize,
+    asking: Semaphore,
+    rests_until: Mutex<Moment>,
 }
 
 /// Why there are no vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NoVectors {
+pub(crate) enum NoVectors {
     /// No worker that serves the model is ready.
     NoWorker,
     /// It did not answer in time, or in the form of the API.
     NoAnswer,
+    /// It refused this text, which says nothing about others.
+    Refused,
+    /// It is not asked for now.
+    Resting,
 }
 
 impl Embedder {
+    pub(crate) fn new(
+        fleet: Arc<Fleet>,
+        pools: Pools,
+        clock: Clock,
+        connect_timeout: Duration,
+        model: Arc<str>,
+    ) -> Self {
+        let (turn, asking, rests_until) = (AtomicUsize::new(0), Semaphore::new(ASKING), Mutex::new(Moment::START));
+        Self { fleet, pools, clock, connect_timeout, model, turn, asking, rests_until }
+    }
+
+    pub(crate) fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// The direction of what a request says, within `limit`.
+    pub(crate) async fn direction(&self, text: &str, limit: Duration) -> Result<Direction, NoVectors> {
+        if self.clock.now() < *self.rests_until.lock() {
+            return Err(NoVectors::Resting);
+        }
+        // Closed never; full means that the worker is far behind.
+        let _seat = self.asking.try_acquire().map_err(|_| NoVectors::Resting)?;
+        match self.directions(&[text], limit).await {
+            Ok(directions) => directions.into_iter().next().ok_or(NoVectors::NoAnswer),
+            Err(why) => {
+                if why != NoVectors::Refused {
+                    *self.rests_until.lock() = self.clock.now() + REST;
+                }
+                Err(why)
+            }
+        }
+    }
+
     /// The directions of these texts, in their order, within `limit`.
-    pub(super) async fn directions(&self, texts: &[&str], limit: Duration) -> Result<Vec<Direction>, NoVectors> {
+    pub(crate) async fn directions(&self, texts: &[&str], limit: Duration) -> Result<Vec<Direction>, NoVectors> {
         let worker = self.next_worker().ok_or(NoVectors::NoWorker)?;
         let body = serde_json::json!({"model": &*self.model, "input": texts}).to_string();
         let question = Question {
@@ -55,7 +105,12 @@ impl Embedder {
             connect_timeout: self.connect_timeout,
         };
         let answer = tokio::time::timeout(limit, ask(&self.pools, self.clock, question)).await;
-        let answered = answer.unwrap_or(Err(Unanswered::Lost)).ok().filter(|answered| answered.status == 200);
+        let answered = answer.unwrap_or(Err(Unanswered::Lost)).ok();
+        // Too long, most often. A worker that throttles or knows us not is no use for other texts either.
+        if answered.as_ref().is_some_and(|answered| matches!(answered.status, 400 | 413 | 422)) {
+            return Err(NoVectors::Refused);
+        }
+        let answered = answered.filter(|answered| answered.status == 200);
         let directions = answered.and_then(|answered| read(&answered.body, texts.len()));
         if directions.is_none() {
             tracing::debug!(worker = %worker.name, texts = texts.len(), "no vectors from the worker");

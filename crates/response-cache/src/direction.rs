@@ -1,12 +1,12 @@
-//! Directions of texts: what is near what. Pure arithmetic.
+//! Directions of texts: what means the same as what. Pure arithmetic.
 
 /// A vector of length one, or of none where it says nothing.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Direction(Vec<f32>);
+pub struct Direction(Vec<f32>);
 
 impl Direction {
     /// The direction of a vector, whatever its length.
-    pub(super) fn of(vector: Vec<f32>) -> Self {
+    pub fn of(vector: Vec<f32>) -> Self {
         let length = vector.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
         let usable = length.is_finite() && length > 0.0;
         #[expect(clippy::cast_possible_truncation, reason = "vectors come in single precision")]
@@ -15,7 +15,7 @@ impl Direction {
     }
 
     /// The middle of several directions; of none, and where they are of different sizes, one that is near nothing.
-    pub(super) fn middle(directions: &[Self]) -> Self {
+    pub fn middle(directions: &[Self]) -> Self {
         let size = directions.first().map_or(0, |first| first.0.len());
         if directions.iter().any(|direction| direction.0.len() != size) {
             return Self(Vec::new());
@@ -27,8 +27,18 @@ impl Direction {
         Self::of(sum)
     }
 
+    /// Whether it is near nothing.
+    pub fn is_nothing(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What it takes in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.len() * size_of::<f32>()
+    }
+
     /// The cosine of the angle between two directions, -1 to 1; 0 where they cannot be compared.
-    pub(super) fn similarity(&self, other: &Self) -> f64 {
+    pub fn similarity(&self, other: &Self) -> f64 {
         if self.0.len() != other.0.len() {
             return 0.0;
         }
@@ -36,7 +46,7 @@ impl Direction {
     }
 
     /// The nearest of several, and how near it is; the first of equals.
-    pub(super) fn nearest(&self, others: &[Self]) -> Option<(usize, f64)> {
+    pub fn nearest(&self, others: &[Self]) -> Option<(usize, f64)> {
         let near = others.iter().map(|other| self.similarity(other)).enumerate();
         near.reduce(|best, next| if next.1 > best.1 { next } else { best })
     }

@@ -1,0 +1,117 @@
+//! `GET /admin/response-cache/stats` and `POST /admin/response-cache/invalidate`, with the keys that operators of such a cache
+//! know (contract CK74, CK75). Our own go behind them.
+
+use std::{sync::Arc, time::Duration};
+
+use ::response_cache::{CacheStats, RedisStats};
+use axum::{body::Bytes, extract::State, response::Response};
+use dialect::{ApiError, ErrorCode};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{AdminParts, answer};
+
+pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
+    let (settings, stats) = (parts.cache.settings(), parts.cache.stats().await);
+    let capacity = settings.capacity.get();
+    let mut shown = json!({
+        "enabled": stats.enabled,
+        "backend_type": stats.backend_type,
+        "entries": stats.entries,
+        "capacity": capacity,
+        "requests": {
+            "hit": stats.hits, "miss": stats.misses, "skip": stats.skips,
+            "total": stats.hits + stats.misses + stats.skips,
+        },
+        "hit_rate": format!("{:.4}", hit_rate(&stats)),
+        "evictions": stats.evictions,
+        "size_bytes": stats.size_bytes,
+        "config": {
+            "backend": settings.backend.as_str(),
+            "ttl": written(settings.ttl),
+            "capacity": capacity,
+            "max_response_size": settings.max_response_size,
+            "max_stream_buffer_size": settings.max_stream_buffer_size,
+        },
+    });
+    if let Some(redis) = &stats.redis {
+        shown["redis"] = connections(redis);
+    }
+    shown["recent_hit_rate"] = json!(stats.hit_rate);
+    shown["semantic_entries"] = json!(stats.semantic_entries);
+    answer::json(&shown)
+}
+
+/// Of all requests that were looked up, as the counts beside it.
+#[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
+fn hit_rate(stats: &CacheStats) -> f64 {
+    let looked_up = stats.hits + stats.misses;
+    if looked_up == 0 { 0.0 } else { stats.hits as f64 / looked_up as f64 }
+}
+
+fn connections(redis: &RedisStats) -> Value {
+    json!({
+        "connections": {"active": redis.active, "idle": redis.idle},
+        "fallback_active": redis.fallback_active,
+        "errors": {
+            "connection": redis.connection_errors, "timeout": redis.timeout_errors, "other": redis.other_errors,
+        },
+    })
+}
+
+/// A duration as a configuration has it.
+fn written(time: Duration) -> String {
+    let (seconds, millis) = (time.as_secs(), time.subsec_millis());
+    match (seconds, millis) {
+        (_, 1..) => format!("{}ms", time.as_millis()),
+        (1.., _) if seconds.is_multiple_of(3600) => format!("{}h", seconds / 3600),
+        (1.., _) if seconds.is_multiple_of(60) => format!("{}m", seconds / 60),
+        _ => format!("{seconds}s"),
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wish {
+    clear_all: bool,
+}
+
+pub(crate) async fn invalidate(State(parts): State<Arc<AdminParts>>, body: Bytes) -> Response {
+    let wish = serde_json::from_slice::<Wish>(&body);
+    if !wish.is_ok_and(|wish| wish.clear_all) {
+        let message = r#"the body must be {"clear_all": true}: nothing was cleared"#;
+        return answer::error(&ApiError::new(ErrorCode::InvalidRequest, message));
+    }
+    match parts.cache.clear().await {
+        Ok(cleared) => answer::json(&json!({"success": true, "action": "clear_all", "cleared_entries": cleared})),
+        Err(fault) => {
+            let message =
+                format!("not all could be cleared: {fault}; what lies in memory is gone, try again for the rest");
+            answer::error(&ApiError::new(ErrorCode::Internal, message))
+        }
+    }
+}
+
+pub(crate) async fn post_only() -> Response {
+    let message = "/admin/response-cache/invalidate answers POST only";
+    answer::error(&ApiError::new(ErrorCode::MethodNotAllowed, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_written_as_a_configuration_has_them() {
+        for (time, text) in [
+            (Duration::from_secs(300), "5m"),
+            (Duration::from_secs(1_800), "30m"),
+            (Duration::from_secs(7_200), "2h"),
+            (Duration::from_secs(90), "90s"),
+            (Duration::from_millis(1_500), "1500ms"),
+            (Duration::ZERO, "0s"),
+        ] {
+            assert_eq!(written(time), text);
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Puts replies that went out into the cache, behind their requests' backs.
+//!
+//! What is kept is one object: that of a whole reply, or the one that a stream's chunks make. Whoever asks for a reply
+//! that is just being stored waits for it ([`Keeper::kept`]), so that a client which asks twice in a row finds its first
+//! reply.
+//!
+//! **Invariant**: no request and no reply waits for a reply to be put together; what does not fit is not kept.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use dialect::{Dialect, KeptReply, NotKept, RequestKey};
+use futures_util::{StreamExt, stream};
+use net::Clock;
+use parking_lot::Mutex;
+use response_cache::{CacheKey, Entry, Generation, ResponseCache};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+    time::timeout,
+};
+
+use crate::request::Sought;
+
+/// Replies that wait to be put together, and most bytes of them; further ones are not kept.
+const WAITING: usize = 1_024;
+const WAITING_BYTES: usize = 64 << 20;
+/// Replies that are put together at a time.
+const AT_A_TIME: usize = 4;
+/// A longer one would hold up others on this thread.
+const LONG: usize = 16 * 1024;
+
+/// How a reply came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Whole,
+    Stream,
+}
+
+/// A reply that went out whole and was right.
+pub(crate) struct WholeReply {
+    pub(crate) dialect: Dialect,
+    pub(crate) form: Form,
+    /// Its body, cut anywhere.
+    pub(crate) pieces: Vec<Bytes>,
+    pub(crate) bytes: usize,
+    pub(crate) begun: Generation,
+    /// Where others look for it that mean the same.
+    pub(crate) sought: Option<Sought>,
+    pub(crate) mark: Mark,
+}
+
+/// A reply is being stored for as long as this is held.
+pub(crate) struct Mark {
+    key: RequestKey,
+    marks: Marks,
+    /// Dropped with this, which is what others wait for.
+    end: watch::Sender<()>,
+}
+
+type Marks = Arc<Mutex<HashMap<RequestKey, watch::Receiver<()>>>>;
+
+/// The one that keeps replies.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    /// Bounded by the replies that are on their way or wait.
+    marks: Marks,
+    queue: mpsc::Sender<WholeReply>,
+    waiting_bytes: Arc<AtomicUsize>,
+    task: JoinHandle<()>,
+}
+
+impl Keeper {
+    /// Call inside a tokio runtime.
+    pub(crate) fn start(cache: Arc<ResponseCache>, clock: Clock) -> Arc<Self> {
+        let (queue, mut waiting) = mpsc::channel(WAITING);
+        let waiting_bytes = Arc::new(AtomicUsize::new(0));
+        let bytes = Arc::clone(&waiting_bytes);
+        let task = tokio::spawn(async move {
+            let replies = stream::poll_fn(move |cx| waiting.poll_recv(cx));
+            let keep = |reply: WholeReply| {
+                let (cache, held, bytes) = (Arc::clone(&cache), reply.bytes, Arc::clone(&bytes));
+                async move {
+                    store(&cache, clock, reply).await;
+                    bytes.fetch_sub(held, Ordering::Relaxed);
+                }
+            };
+            replies.for_each_concurrent(AT_A_TIME, keep).await;
+        });
+        Arc::new(Self { marks: Marks::default(), queue, waiting_bytes, task })
+    }
+
+    /// Says that a reply for this key is about to be stored.
+    pub(crate) fn mark(&self, key: RequestKey) -> Mark {
+        let (end, told) = watch::channel(());
+        self.marks.lock().insert(key, told);
+        Mark { key, marks: Arc::clone(&self.marks), end }
+    }
+
+    /// Returns at once.
+    pub(crate) fn keep(&self, reply: WholeReply) {
+        let bytes = reply.bytes;
+        if self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > WAITING_BYTES
+            || self.queue.try_send(reply).is_err()
+        {
+            self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            tracing::debug!("too much waits to be kept: a reply is not");
+        }
+    }
+
+    /// Waits for a reply that is just being stored, no longer than `budget`.
+    pub(crate) async fn kept(&self, key: &RequestKey, budget: Duration) {
+        let told = self.marks.lock().get(key).cloned();
+        if let Some(mut told) = told {
+            let _ = timeout(budget, told.changed()).await;
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        let mut marks = self.marks.lock();
+        // There may be a later one by now.
+        if marks.get(&self.key).is_some_and(|told| self.end.subscribe().same_channel(told)) {
+            marks.remove(&self.key);
+        }
+    }
+}
+
+async fn store(cache: &ResponseCache, clock: Clock, reply: WholeReply) {
+    let WholeReply { dialect, form, pieces, bytes, begun, sought, mark } = reply;
+    let key = mark.key;
+    let make = move || made(dialect, form, &pieces);
+    let made = if bytes > LONG { tokio::task::spawn_blocking(make).await } else { Ok(make()) };
+    match made {
+        Ok(Ok(kept)) => {
+            let label = Label { dialect, has_usage: kept.has_usage, form }.as_u8();
+            let stored_at = u64::try_from(clock.unix_s()).unwrap_or_default();
+            let entry = Entry { label, stored_at, body: kept.body.into() };
+            if let Some(Sought { rest, direction }) = sought {
+                cache.put_similar(rest, direction, entry.clone(), begun);
+            }
+            cache.put(CacheKey(*key.as_bytes()), entry, begun);
+        }
+        Ok(Err(why)) => tracing::debug!(%why, "a reply is not kept"),
+        Err(_) => tracing::error!("putting a reply together failed: it is not kept"),
+    }
+}
+
+fn made(dialect: Dialect, form: Form, pieces: &[Bytes]) -> Result<KeptReply, NotKept> {
+    let pieces: Vec<&[u8]> = pieces.iter().map(|piece| &**piece).collect();
+    match form {
+        Form::Stream => dialect::StreamObject::read(dialect, &pieces),
+        Form::Whole => dialect::keep_whole(dialect, &pieces.concat()),
+    }
+}
+
+/// What an entry is, in one byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Label {
+    dialect: Dialect,
+    has_usage: bool,
+    form: Form,
+}
+
+const USAGE: u8 = 0x80;
+const STREAMED: u8 = 0x40;
+
+impl Label {
+    fn as_u8(self) -> u8 {
+        let usage = if self.has_usage { USAGE } else { 0 };
+        let streamed = if self.form == Form::Stream { STREAMED } else { 0 };
+        number(self.dialect) | usage | streamed
+    }
+
+    /// `None`: it is not of this dialect.
+    pub(crate) fn read(label: u8, dialect: Dialect) -> Option<Self> {
+        let form = if label & STREAMED == 0 { Form::Whole } else { Form::Stream };
+        let own = label & !(USAGE | STREAMED) == number(dialect);
+        own.then_some(Self { dialect, has_usage: label & USAGE != 0, form })
+    }
+
+    /// A stream that was not asked for its usage has none; a whole reply has what its engine says.
+    pub(crate) fn has_what_whole_replies_have(self) -> bool {
+        self.has_usage || self.form == Form::Whole
+    }
+}
+
+fn number(dialect: Dialect) -> u8 {
+    match dialect {
+        Dialect::Chat => 1,
+        Dialect::Completions => 2,
+        Dialect::Messages => 3,
+        Dialect::Responses | Dialect::Embeddings | Dialect::Rerank | Dialect::Score => 0,
+    }
+}

@@ -1,0 +1,67 @@
+//! Whether a reply is there.
+
+use std::sync::Arc;
+
+use response_cache::{CacheKey, Looked as Counted, Lookup};
+
+use super::{Asked, Fill, Reason, Status, asked::Said, hit::Found, similar};
+use crate::{Gateway, request::accept::Call};
+
+/// What came of looking.
+pub(super) enum Looked {
+    /// There is one.
+    Hit(Found),
+    /// A worker is to answer; what its reply says of the cache, and how it is kept.
+    Sent(Option<Status>, Option<Fill>),
+}
+
+/// Looks for a reply, never longer than the cache's own budget.
+pub(super) async fn up(gateway: &Arc<Gateway>, call: &Call, asked: &Asked) -> Looked {
+    let Some(standing) = asked.standing else { return Looked::Sent(None, None) };
+    let cache = &gateway.cache;
+    let bypass = |reason, fill| {
+        cache.looked(Counted::Skip);
+        Looked::Sent(Some(Status::bypass(reason)), fill)
+    };
+    let said = match (standing, asked.said) {
+        (Ok(()), Some(said)) => said,
+        (Ok(()), None) => return bypass(Reason::Unreadable, None),
+        (Err(reason), _) => return bypass(reason, None),
+    };
+    // Before the lookup: what is cleared after it is not to come back.
+    let fill = Fill::new(gateway, asked.dialect, said.key);
+    if asked.fresh {
+        return bypass(Reason::NoCache, Some(fill));
+    }
+    gateway.keeper.kept(&said.key, cache.settings().lookup_budget).await;
+    let found = match cache.get(&CacheKey(*said.key.as_bytes())).await {
+        Lookup::Unavailable => return bypass(Reason::StoreFailed, None),
+        Lookup::NotFound => None,
+        // One that lacks what this request asks for is replaced by a reply that has it.
+        Lookup::Found(entry) => Found::of(asked.dialect, entry, &said),
+    };
+    match found {
+        Some(found) => hit(gateway, found),
+        None => by_meaning(gateway, call, asked, &said, fill).await,
+    }
+}
+
+async fn by_meaning(gateway: &Arc<Gateway>, call: &Call, asked: &Asked, said: &Said, fill: Fill) -> Looked {
+    let (nearest, sought) = similar::look(gateway, call, asked).await;
+    let found = nearest.and_then(|it| Some(Found::of(asked.dialect, it.entry, said)?.alike(it.similarity)));
+    match found {
+        Some(found) => hit(gateway, found),
+        None => {
+            gateway.cache.looked(Counted::Miss);
+            Looked::Sent(Some(Status::miss()), Some(fill.seeking(sought)))
+        }
+    }
+}
+
+fn hit(gateway: &Gateway, found: Found) -> Looked {
+    gateway.cache.looked(Counted::Hit);
+    if let Some(similarity) = found.similarity {
+        gateway.metrics.answered_by_meaning(similarity);
+    }
+    Looked::Hit(found)
+}

@@ -1,0 +1,317 @@
+//! Whatever becomes of Redis: no client gets an error, few wait, and none twice.
+
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use contract_id::contract;
+use serde_json::{Value, json};
+
+use crate::{
+    Cached,
+    harness::{RawClient, Router as _, Stopwatch, eventually},
+    question,
+    redis_server::{RedisServer, redis_is_missing},
+    status,
+};
+
+/// Clients that ask all the time.
+const CLIENTS: usize = 8;
+/// Connections of the pool, of which the cache has half.
+const POOL: u64 = 8;
+
+fn in_redis(url: &str) -> Cached {
+    let redis =
+        format!("redis: {{url: \"{url}\", pool_size: {POOL}, connect_timeout_ms: 500, command_timeout_ms: 300}}");
+    Cached::start(&format!(", backend: redis, {redis}"))
+}
+
+impl Cached {
+    fn in_fallback(&self) -> bool {
+        self.stats()["redis"]["fallback_active"] == true
+    }
+
+    fn until_shared(&self) {
+        eventually("Redis to be in use", || (!self.in_fallback()).then_some(()));
+    }
+
+    fn until_alone(&self) {
+        eventually("memory to stand in", || self.in_fallback().then_some(()));
+    }
+
+    fn abandoned(&self) -> u64 {
+        self.router.metric("warmroute_cache_lookups_abandoned_total", "") as u64
+    }
+}
+
+/// Clients that ask new and old questions until they are stopped.
+struct Load {
+    stop: Arc<AtomicBool>,
+    clients: Vec<JoinHandle<Vec<Duration>>>,
+    asked: Arc<AtomicU64>,
+}
+
+impl Load {
+    fn on(cached: &Cached) -> Self {
+        let (stop, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let client = |client: usize| {
+            let (address, stop, asked) = (cached.router.data(), Arc::clone(&stop), Arc::clone(&asked));
+            std::thread::spawn(move || {
+                let mut socket = RawClient::connect(&address);
+                let mut took = Vec::new();
+                for turn in 0.. {
+                    if stop.load(Ordering::SeqCst) {
+                        break;
+                    }
+                    // Every question twice.
+                    let body = question(&format!("{client} asks {}", turn / 2)).to_string();
+                    let watch = Stopwatch::start();
+                    socket.send("POST", "/v1/chat/completions", &[], body.as_bytes());
+                    let reply = socket.reply();
+                    took.push(watch.elapsed());
+                    assert_eq!(reply.status, 200, "{}", reply.text());
+                    asked.fetch_add(1, Ordering::SeqCst);
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                took
+            })
+        };
+        let clients = (0..CLIENTS).map(client).collect();
+        Self { stop, clients, asked }
+    }
+
+    /// Lets so many more requests be answered.
+    fn go_on(&self, requests: u64) {
+        let until = self.asked.load(Ordering::SeqCst) + requests;
+        eventually("requests to be answered", || (self.asked.load(Ordering::SeqCst) >= until).then_some(()));
+    }
+
+    /// Every request was answered; how long each took.
+    fn end(self) -> Vec<Duration> {
+        self.stop.store(true, Ordering::SeqCst);
+        let mut took: Vec<_> = self.clients.into_iter().flat_map(|it| it.join().expect("no request failed")).collect();
+        took.sort_unstable();
+        took
+    }
+}
+
+fn shown(what: &str, took: &[Duration]) {
+    let at = |share: f64| took[((took.len() - 1) as f64 * share) as usize];
+    eprintln!("{what}: {} requests, p50 {:?}, p99 {:?}, longest {:?}", took.len(), at(0.5), at(0.99), at(1.0));
+}
+
+#[test]
+#[contract("F42", "F48", "CK36", "CK37", "CK38", "CK81", "G6", "CH20")]
+fn redis_killed_under_load_costs_no_request_and_is_used_again_when_it_comes_back() {
+    if redis_is_missing() {
+        return;
+    }
+    let mut redis = RedisServer::start();
+    let cached = in_redis(&redis.url());
+    cached.until_shared();
+    let load = Load::on(&cached);
+    load.go_on(200);
+    redis.kill();
+    load.go_on(400);
+    cached.until_alone();
+    assert_eq!(cached.router.metric("continuum_cache_fallback_active", ""), 1.0);
+    // Memory answers meanwhile.
+    assert_eq!([cached.status(&question("now")), cached.status(&question("now"))], ["MISS not_found", "HIT stored"]);
+    redis.start_again();
+    cached.until_shared();
+    assert_eq!(cached.router.metric("continuum_cache_fallback_active", ""), 0.0);
+    load.go_on(200);
+    shown("killed", &load.end());
+    assert!(cached.abandoned() <= POOL, "{} waited", cached.abandoned());
+    cached.status(&question("later"));
+    assert_eq!(cached.status(&question("later")), "HIT stored");
+    assert!(!redis.ask(&["KEYS", "cr:resp:*"]).is_empty(), "it holds replies again");
+    cached.router.settled();
+}
+
+#[test]
+#[contract("F43", "CK81", "G6")]
+fn redis_that_hangs_makes_few_requests_wait_once_and_then_nobody() {
+    if redis_is_missing() {
+        return;
+    }
+    let redis = RedisServer::start();
+    let cached = in_redis(&redis.url());
+    cached.until_shared();
+    let load = Load::on(&cached);
+    load.go_on(200);
+    redis.pause();
+    load.go_on(800);
+    cached.until_alone();
+    let waited = cached.abandoned();
+    assert!(waited <= POOL, "{waited} waited");
+    load.go_on(400);
+    assert_eq!(cached.abandoned(), waited, "nobody waits for a server that is known to be away");
+    redis.resume();
+    cached.until_shared();
+    shown("paused", &load.end());
+    assert!(cached.router.metric("continuum_cache_redis_errors_total", "type=\"timeout\"") >= 1.0);
+}
+
+#[test]
+#[contract("F44", "G6")]
+fn redis_that_is_slow_is_not_waited_for_again_and_again() {
+    if redis_is_missing() {
+        return;
+    }
+    let redis = RedisServer::start();
+    let proxy = Proxy::before(&redis);
+    let cached = in_redis(&proxy.url());
+    cached.until_shared();
+    let load = Load::on(&cached);
+    load.go_on(200);
+    // Below the time limit of a command, and above what a request waits.
+    proxy.delay_ms.store(150, Ordering::SeqCst);
+    load.go_on(1_000);
+    let waited = cached.abandoned();
+    shown("slow", &load.end());
+    assert!((1..=2 * POOL).contains(&waited), "{waited} waited");
+    proxy.delay_ms.store(0, Ordering::SeqCst);
+    eventually("Redis to be asked again", || {
+        cached.status(&question("after"));
+        (cached.status(&question("after")) == "HIT stored" && redis.ask(&["DBSIZE"])[0] != "0").then_some(())
+    });
+}
+
+#[test]
+#[contract("F45", "CK36")]
+fn a_server_that_talks_nonsense_is_as_good_as_none() {
+    for nonsense in [&b"HTTP/1.1 200 OK\r\n\r\n"[..], b"$1073741824\r\n", b"*-5\r\n", b"+PONG\r\n+PONG\r\n"] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let url = format!("redis://{}", listener.local_addr().expect("an address"));
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten().take(1_000) {
+                let nonsense = nonsense.to_vec();
+                std::thread::spawn(move || {
+                    let mut asked = [0; 4_096];
+                    while stream.read(&mut asked).is_ok_and(|count| count > 0) && stream.write_all(&nonsense).is_ok() {}
+                });
+            }
+        });
+        let cached = in_redis(&url);
+        for text in ["a", "b"] {
+            let first = cached.ask(&question(text));
+            assert_eq!((first.status, status(&cached.ask(&question(text))).as_str()), (200, "HIT stored"));
+        }
+    }
+}
+
+#[test]
+#[contract("F46", "S46", "CK34")]
+fn what_another_writer_changed_is_never_answered_with() {
+    if redis_is_missing() {
+        return;
+    }
+    let redis = RedisServer::start();
+    let config = format!(", backend: redis, mac_key: \"of these routers alone\", redis: {{url: \"{}\"}}", redis.url());
+    let cached = Cached::start(&config);
+    cached.until_shared();
+    for text in ["a", "b"] {
+        cached.status(&question(text));
+    }
+    let stored = || redis.ask(&["KEYS", "cr:resp:*"]);
+    eventually("both to be there", || (stored().len() == 2).then_some(()));
+    let keys = stored();
+    // One reply in the place of the other, and text in the middle of it.
+    redis.ask(&["COPY", &keys[0], &keys[1], "REPLACE"]);
+    redis.ask(&["SETRANGE", &keys[0], "60", "forged"]);
+    for text in ["a", "b"] {
+        let reply = cached.ask(&question(text));
+        assert_eq!((status(&reply).as_str(), reply.text().as_str()), ("MISS not_found", crate::FINE));
+        assert_eq!(cached.status(&question(text)), "HIT stored", "a new reply is kept");
+    }
+    assert_eq!(cached.router.metric("warmroute_cache_auth_failures_total", ""), 2.0);
+    // A router with another key believes nothing of it.
+    let other = Cached::start(&config.replace("of these", "of other"));
+    other.until_shared();
+    assert_eq!(other.status(&question("a")), "MISS not_found");
+}
+
+#[test]
+#[contract("CK31", "CK39", "CK53")]
+fn routers_share_replies_through_one_server() {
+    if redis_is_missing() {
+        return;
+    }
+    let redis = RedisServer::start();
+    let (one, other) = (in_redis(&redis.url()), in_redis(&redis.url()));
+    one.until_shared();
+    other.until_shared();
+    assert_eq!(one.status(&question("why?")), "MISS not_found");
+    assert_eq!(other.status(&question("why?")), "HIT stored");
+    assert_eq!(other.engine.requests(), 0);
+}
+
+#[test]
+#[contract("CK35", "CH20", "CH19")]
+fn without_a_fallback_requests_go_on_uncached_while_redis_is_away() {
+    let config = ", backend: redis, redis: {url: \"redis://127.0.0.1:1\", fallback_to_memory: false}";
+    let cached = Cached::start(config);
+    let body: Value = question("why?");
+    assert_eq!([cached.status(&body), cached.status(&body)], ["BYPASS store_failed", "BYPASS store_failed"]);
+    assert_eq!(cached.stats()["requests"]["skip"], json!(2));
+}
+
+/// Stands between a router and Redis, and takes its time.
+struct Proxy {
+    address: String,
+    delay_ms: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Proxy {
+    fn before(redis: &RedisServer) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let to = redis.url().replace("redis://", "");
+        let (delay_ms, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (delay, stopped) = (Arc::clone(&delay_ms), Arc::clone(&stop));
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                if stopped.load(Ordering::SeqCst) {
+                    break;
+                }
+                let Ok(server) = TcpStream::connect(&to) else { continue };
+                let (Ok(from), Ok(back)) = (client.try_clone(), server.try_clone()) else { continue };
+                std::thread::spawn(move || copy(client, server, &AtomicU64::new(0)));
+                let delay = Arc::clone(&delay);
+                std::thread::spawn(move || copy(back, from, &delay));
+            }
+        });
+        Self { address, delay_ms, stop }
+    }
+
+    fn url(&self) -> String {
+        format!("redis://{}", self.address)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        let _ = TcpStream::connect(&self.address);
+    }
+}
+
+fn copy(mut from: TcpStream, mut to: TcpStream, delay_ms: &AtomicU64) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        std::thread::sleep(Duration::from_millis(delay_ms.load(Ordering::SeqCst)));
+        if to.write_all(&buffer[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+}
