@@ -10,7 +10,13 @@
 //! **Invariant**: what was begun before a clear is not found after it.
 //! **Invariant**: everything that waits, and everything in memory, has a bound.
 
+#![cfg_attr(
+    not(all(feature = "redis-cache", feature = "s3-cache")),
+    allow(dead_code, reason = "what only a store that is not built uses")
+)]
+
 mod cache;
+mod chance;
 mod engine;
 mod entry;
 mod fault;
@@ -19,10 +25,13 @@ mod hit_rate;
 mod key;
 mod redis_pool;
 mod relief;
+mod seal;
 mod stats;
 mod store;
 mod tally;
+mod tasks;
 mod telemetry;
+mod writer;
 
 pub use cache::ResponseCache;
 pub use entry::{Entry, Looked, Lookup};
