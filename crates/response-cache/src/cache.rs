@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use config::CacheBackend;
 use net::Clock;
 use parking_lot::Mutex;
@@ -12,6 +12,7 @@ use crate::{
     CacheKey, CacheStats, Direction, Entry, Generation, Looked, Lookup, RedisPool, Relief, StartError, StoreFault,
     engine::{Engine, InForce, Parts, entries},
     generation::Generations,
+    seal::Seal,
     similar::{Nearness, Similar},
     store::StoreStats,
     tally::Tally,
@@ -49,6 +50,7 @@ impl ResponseCache {
         let cache = Arc::new(Self {
             parts: Parts {
                 in_force: Arc::new(InForce::from_pointee(off)),
+                seal: Arc::new(ArcSwap::from_pointee(Seal::new(None))),
                 clock,
                 redis,
                 tally: Arc::default(),
@@ -58,7 +60,7 @@ impl ResponseCache {
             engine: ArcSwapOption::empty(),
             relief: Mutex::default(),
         });
-        cache.apply(settings.clone(), *cache.relief.lock())?;
+        cache.apply(settings.clone(), Relief::Nothing)?;
         cache.parts.tally.register(registry);
         registry.register_collector(Box::new(Telemetry(Arc::clone(&cache))));
         if without_redis {
@@ -82,7 +84,7 @@ impl ResponseCache {
                 None => Arc::clone(engine),
             },
         };
-        engine.get(key).await
+        engine.get(key, &self.parts).await
     }
 
     /// Keeps a reply, soon; what there is no room for is let go and counted. `begun`: [`Self::generation`] of before the
@@ -110,6 +112,13 @@ impl ResponseCache {
         let Some(near) = Nearness::of(&self.settings()) else { return };
         if begun == self.generation() && *self.relief.lock() != Relief::StopWrites {
             self.similar.put(rest, direction, entry, near, self.parts.clock.now());
+        }
+    }
+
+    /// Removes one entry, soon: its body turned out to be of no use.
+    pub fn remove(&self, key: &CacheKey) {
+        if let Some(engine) = &*self.engine.load() {
+            engine.remove(*key);
         }
     }
 
@@ -146,6 +155,7 @@ impl ResponseCache {
             enabled: settings.enabled,
             backend_type: settings.backend.as_str(),
             entries: held.entries,
+            entries_are_all: self.engine.load().as_ref().is_none_or(|engine| engine.is_counted()),
             capacity: entries(&settings).map(|count| count as u64),
             size_bytes: held.bytes,
             evictions: held.evictions + tally.evictions.get(),
@@ -154,7 +164,7 @@ impl ResponseCache {
             skips: tally.requests(Looked::Skip),
             hit_rate: self.hit_rate(),
             semantic_entries: self.similar.len() as u64,
-            redis: None,
+            redis: if settings.is_in_redis() { self.redis_stats() } else { None },
         }
     }
 
@@ -201,22 +211,59 @@ impl ResponseCache {
 
     /// Called by one at a time.
     fn apply(&self, next: config::ResponseCache, relief: Relief) -> Result<(), StartError> {
-        let running = self.engine.load_full();
-        match (&running, next.enabled) {
+        self.parts.seal.store(Arc::new(Seal::new(next.mac_key.as_ref().map(config::Secret::expose))));
+        // Stores read them while they are made.
+        self.parts.in_force.store(Arc::new(next.clone()));
+        match (self.engine.load_full(), next.enabled) {
             (Some(engine), true) => engine.refit(&next, relief),
             (Some(engine), false) => {
                 self.parts.tally.evictions.add(engine.held().evictions);
                 self.engine.store(None);
             }
             (None, true) => {
-                let engine = Engine::start(&next, relief, &self.parts)?;
+                let engine = Engine::start(relief, &self.parts)?;
                 self.engine.store(Some(Arc::new(engine)));
                 tell(&next);
             }
             (None, false) => {}
         }
-        self.parts.in_force.store(Arc::new(next));
         Ok(())
+    }
+
+    /// Whether replies are to lie in Redis, and it is away.
+    #[cfg(feature = "redis-cache")]
+    pub fn is_cut_off(&self) -> bool {
+        let settings = self.parts.in_force.load();
+        let away = || self.parts.redis.as_ref().is_some_and(|pool| !pool.is_up());
+        settings.enabled && settings.is_in_redis() && away()
+    }
+
+    /// Whether replies are to lie in Redis, and it is away.
+    #[cfg(not(feature = "redis-cache"))]
+    pub fn is_cut_off(&self) -> bool {
+        false
+    }
+
+    #[cfg(feature = "redis-cache")]
+    fn redis_stats(&self) -> Option<crate::RedisStats> {
+        use redis_store::FaultKind;
+
+        let pool = self.parts.redis.as_ref()?;
+        let (active, idle) = pool.connections();
+        Some(crate::RedisStats {
+            active,
+            idle,
+            fallback_active: pool.is_stood_in_for(),
+            connection_errors: pool.faults(FaultKind::Connection),
+            timeout_errors: pool.faults(FaultKind::Timeout),
+            other_errors: pool.faults(FaultKind::Other),
+        })
+    }
+
+    #[cfg(not(feature = "redis-cache"))]
+    #[expect(clippy::unused_self, reason = "as where there can be connections")]
+    fn redis_stats(&self) -> Option<crate::RedisStats> {
+        None
     }
 
     pub(crate) fn tally(&self) -> &Tally {

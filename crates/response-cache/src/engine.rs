@@ -1,15 +1,20 @@
 //! The stores of one backend, made of the settings. Whoever drops it ends what runs in it.
 
+mod build;
+
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use config::{CacheBackend, L1Kind, ResponseCache};
 use net::Clock;
+use tokio::time::Instant;
 
+pub(crate) use self::build::Behind;
 use crate::{
     CacheKey, Entry, Generation, Lookup, RedisPool, Relief, StartError, StoreFault,
     generation::Generations,
-    store::{Fill, StoreStats, memory::MemoryStore, shelf::Bounds},
+    seal::Seal,
+    store::{Ask, Fill, StoreStats, memory::MemoryStore, shelf::Bounds},
     tally::Tally,
 };
 
@@ -20,6 +25,7 @@ pub(crate) type InForce = ArcSwap<ResponseCache>;
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) in_force: Arc<InForce>,
+    pub(crate) seal: Arc<ArcSwap<Seal>>,
     pub(crate) clock: Clock,
     pub(crate) redis: Option<Arc<RedisPool>>,
     pub(crate) tally: Arc<Tally>,
@@ -28,36 +34,64 @@ pub(crate) struct Parts {
 
 #[derive(Debug)]
 pub(crate) struct Engine {
+    /// The backend itself, the first tier, or what stands in for Redis: whatever lies in this process.
     memory: Arc<MemoryStore>,
+    /// `None`: memory is all there is.
+    behind: Option<Behind>,
 }
 
 impl Engine {
-    pub(crate) fn start(settings: &ResponseCache, relief: Relief, parts: &Parts) -> Result<Self, StartError> {
-        match settings.backend {
-            CacheBackend::Memory => {}
-            CacheBackend::Redis | CacheBackend::Tiered => {
-                return Err(StartError::NoStore { store: "redis", key: "response_cache.redis.url" });
-            }
-        }
-        let memory = MemoryStore::new(bounds(settings, relief), Arc::clone(&parts.generations), parts.clock);
-        Ok(Self { memory: Arc::new(memory) })
-    }
-
-    pub(crate) async fn get(&self, key: &CacheKey) -> Lookup {
-        self.near(key).unwrap_or(Lookup::Unavailable)
+    /// `parts.in_force` are the settings to go by already.
+    pub(crate) fn start(relief: Relief, parts: &Parts) -> Result<Self, StartError> {
+        let settings = parts.in_force.load_full();
+        let bounds = bounds(&settings, relief);
+        let memory = Arc::new(MemoryStore::new(bounds, Arc::clone(&parts.generations), parts.clock));
+        let behind = match settings.backend {
+            CacheBackend::Memory => None,
+            CacheBackend::Redis => Some(build::redis(&settings, &memory, parts)?),
+            CacheBackend::Tiered => Some(build::tiered(&settings, &memory, parts)?),
+        };
+        Ok(Self { memory, behind })
     }
 
     /// The answer, where it takes no wait to know it.
     pub(crate) fn near(&self, key: &CacheKey) -> Option<Lookup> {
-        Some(self.memory.find(key).map_or(Lookup::NotFound, |found| Lookup::Found(found.entry)))
+        let found = |entry| Lookup::Found(entry);
+        self.behind.is_none().then(|| self.memory.find(key).map_or(Lookup::NotFound, |it| found(it.entry)))
+    }
+
+    pub(crate) async fn get(&self, key: &CacheKey, parts: &Parts) -> Lookup {
+        let Some(behind) = &self.behind else { return self.near(key).unwrap_or(Lookup::Unavailable) };
+        let until = Instant::now() + parts.in_force.load().lookup_budget;
+        let ask = Ask { key: *key, until, begun: parts.generations.now() };
+        match behind.store.get(ask).await {
+            Ok(Some(found)) => Lookup::Found(found.entry),
+            Ok(None) => Lookup::NotFound,
+            Err(fault) => {
+                tracing::debug!(%fault, "nothing could be looked up");
+                Lookup::Unavailable
+            }
+        }
     }
 
     pub(crate) fn put(&self, key: CacheKey, entry: Entry, begun: Generation, settings: &ResponseCache) {
-        self.memory.keep(Fill { key, entry, ttl: settings.ttl, begun });
+        let fill = Fill { key, entry, ttl: settings.ttl, begun };
+        match &self.behind {
+            None => self.memory.keep(fill),
+            Some(behind) => behind.writer.keep(fill),
+        }
     }
 
+    /// The caller has raised the generation.
     pub(crate) async fn clear(&self) -> Result<u64, StoreFault> {
-        Ok(self.memory.empty())
+        match &self.behind {
+            None => Ok(self.memory.empty()),
+            Some(behind) => {
+                // At once, however long the rest takes.
+                let near = self.memory.empty();
+                behind.writer.clear().await.map(|far| far.max(near))
+            }
+        }
     }
 
     pub(crate) fn refit(&self, settings: &ResponseCache, relief: Relief) {
@@ -66,11 +100,31 @@ impl Engine {
 
     /// What lies in this process.
     pub(crate) fn held(&self) -> StoreStats {
-        self.memory.held()
+        match &self.behind {
+            None => self.memory.held(),
+            Some(behind) => behind.store.stats(),
+        }
+    }
+
+    /// Whether that is all there is.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.behind.as_ref().is_none_or(|behind| behind.store.abilities().counts)
+    }
+
+    /// Soon.
+    pub(crate) fn remove(&self, key: CacheKey) {
+        self.memory.remove(&key);
+        if let Some(behind) = &self.behind {
+            behind.writer.remove(key);
+        }
     }
 
     /// Writes what is still to be written, if that is quickly done, and ends.
-    pub(crate) async fn stop(&self) {}
+    pub(crate) async fn stop(&self) {
+        if let Some(behind) = &self.behind {
+            behind.writer.stop().await;
+        }
+    }
 }
 
 /// Of the memory that a backend has, if it has any: of its own, as a first tier, or in the place of Redis.

@@ -31,7 +31,6 @@ impl Entry {
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) entry: Entry,
-    #[cfg_attr(not(test), expect(dead_code, reason = "for copies of what lies elsewhere"))]
     pub(crate) left: Duration,
 }
 

@@ -26,7 +26,6 @@ impl fmt::Debug for CacheKey {
 
 impl CacheKey {
     /// Whether a text is one as stores have it: what else lies there is not ours.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for stores that others use too"))]
     pub(crate) fn is_hex(text: &str) -> bool {
         text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     }

@@ -10,7 +10,13 @@
 //! **Invariant**: what was begun before a clear is not found after it.
 //! **Invariant**: everything that waits, and everything in memory, has a bound.
 
+#![cfg_attr(
+    not(all(feature = "redis-cache", feature = "s3-cache")),
+    allow(dead_code, reason = "what only a store that is not built uses")
+)]
+
 mod cache;
+mod chance;
 mod direction;
 mod engine;
 mod entry;
@@ -20,11 +26,14 @@ mod hit_rate;
 mod key;
 mod redis_pool;
 mod relief;
+mod seal;
 mod similar;
 mod stats;
 mod store;
 mod tally;
+mod tasks;
 mod telemetry;
+mod writer;
 
 pub use cache::ResponseCache;
 pub use direction::Direction;

@@ -62,11 +62,7 @@ impl Seal {
         let right = self.context(key, covered.len(), covered).sign();
         aws_lc_rs::constant_time::verify_slices_are_equal(right.as_ref(), told).map_err(|_| Broken)?;
         Ok(Opened {
-            entry: Entry {
-                label: covered[0],
-                stored_at: number(&covered[1..9]),
-                body: value.slice(FRAME..),
-            },
+            entry: Entry { label: covered[0], stored_at: number(&covered[1..9]), body: value.slice(FRAME..) },
             ends_at: number(&covered[9..HEAD]),
         })
     }

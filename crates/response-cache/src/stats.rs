@@ -7,8 +7,10 @@ pub struct CacheStats {
     pub enabled: bool,
     /// `memory`, `redis` or `tiered`.
     pub backend_type: &'static str,
-    /// Replies kept in this process; what lies in a shared store nobody counts.
+    /// Replies kept in this process.
     pub entries: u64,
+    /// Whether these are all: what lies in a shared store nobody counts.
+    pub entries_are_all: bool,
     /// Most replies in memory; `None` = bytes alone bound them.
     pub capacity: Option<u64>,
     /// Bytes that they take.

@@ -20,7 +20,6 @@ use net::{Clock, Destinations, ListenAddr, ListenError};
 use parity::Book;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
-use response_cache::ResponseCache;
 use routing::{
     PrefixTally, Router,
     receipt::{Ring, RingLimits},
@@ -165,7 +164,7 @@ async fn start_on(
         },
         &mut registry,
     )?);
-    let cache = ResponseCache::start(&settings.response_cache, redis, clock, &mut registry)?;
+    let cache = redis::replies(&settings.response_cache, redis, clock, &mut registry)?;
     let log = settings.decisions.log.map(|log| DecisionLog::new(from_settings::decision_log(log), &mut registry));
     let gateway = InForce::new(Gateway::new(
         GatewayParts {

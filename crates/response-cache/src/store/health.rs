@@ -124,18 +124,13 @@ impl Health {
     pub(crate) fn failed(&mut self, now: Moment, chance: f64) -> bool {
         let Some(pauses) = self.manner.away else { return false };
         let news = !self.is_away();
-        if news {
-            self.pause = Duration::ZERO;
-        } else if now < self.next {
-            // One of several that were under way.
-            return false;
-        }
         self.state = State::Away;
+        // Of several that were under way the first one counts.
         self.wait(now, chance, pauses);
         news
     }
 
-    /// One that was well for as long as the longest pause begins anew.
+    /// A store that was well for as long as the longest pause begins anew.
     fn wait(&mut self, now: Moment, chance: f64, (first, longest): (Duration, Duration)) {
         if now < self.next {
             return;

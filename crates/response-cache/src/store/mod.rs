@@ -1,9 +1,20 @@
 //! Where entries lie: one trait, and a file for each way of it.
 //!
-//! [`memory`] is this process. What an implementation cannot do is said in its [`Abilities`].
+//! [`memory`] is this process, [`redis`] a server that routers share, [`s3`] an object store; [`tiered`] is two of them.
+//! [`patient`] wraps whatever is elsewhere, and [`fallback`] goes on in memory without it. What lies elsewhere is sealed
+//! ([`sealing`]). What an implementation cannot do is said in its [`Abilities`].
 
+pub(crate) mod fallback;
+pub(crate) mod health;
 pub(crate) mod memory;
+pub(crate) mod patient;
+#[cfg(feature = "redis-cache")]
+pub(crate) mod redis;
+#[cfg(feature = "s3-cache")]
+pub(crate) mod s3;
+pub(crate) mod sealing;
 pub(crate) mod shelf;
+pub(crate) mod tiered;
 
 use std::{fmt, pin::Pin, time::Duration};
 

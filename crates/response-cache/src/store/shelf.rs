@@ -113,10 +113,6 @@ impl Shelf {
         self.bytes
     }
 
-    pub(crate) fn bounds(&self) -> Bounds {
-        self.bounds
-    }
-
     /// Entries that had to go before their time, ever.
     pub(crate) fn evictions(&self) -> u64 {
         self.evictions
@@ -197,7 +193,7 @@ mod tests {
         assert_eq!((shelf.len(), shelf.evictions()), (2, 2), "one byte too many costs two");
         shelf.put(key(5), entry(10_000), at(100), at(0));
         assert_eq!((shelf.len(), shelf.evictions()), (2, 2));
-        shelf.set_bounds(shelf.bounds().half());
+        shelf.set_bounds(shelf.bounds.half());
         while !shelf.fit(1) {}
         assert_eq!(shelf.len(), 1);
         let old = shelf.taken();

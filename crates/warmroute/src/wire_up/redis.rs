@@ -6,6 +6,7 @@ use config::Settings;
 use fleet::RedisPool;
 use net::Clock;
 use prometheus_client::registry::Registry;
+use response_cache::{ResponseCache, StartError};
 
 /// Why there are none.
 #[derive(Debug, thiserror::Error)]
@@ -31,4 +32,26 @@ pub(super) fn pool(
 #[expect(clippy::unnecessary_wraps, reason = "as where there can be connections")]
 pub(super) fn pool(_: &Settings, _: Clock, _: &mut Registry) -> Result<Option<Arc<RedisPool>>, PoolError> {
     Ok(None)
+}
+
+/// Kept replies, on the same connections.
+#[cfg(feature = "redis-cache")]
+pub(super) fn replies(
+    settings: &config::ResponseCache,
+    pool: Option<Arc<RedisPool>>,
+    clock: Clock,
+    registry: &mut Registry,
+) -> Result<Arc<ResponseCache>, StartError> {
+    ResponseCache::start(settings, pool, clock, registry)
+}
+
+/// The same without any: where there is no Redis, no two crates agree on what its connections are.
+#[cfg(not(feature = "redis-cache"))]
+pub(super) fn replies(
+    settings: &config::ResponseCache,
+    _: Option<Arc<RedisPool>>,
+    clock: Clock,
+    registry: &mut Registry,
+) -> Result<Arc<ResponseCache>, StartError> {
+    ResponseCache::start(settings, None, clock, registry)
 }

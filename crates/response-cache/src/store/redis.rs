@@ -1,0 +1,93 @@
+//! Entries in Redis, which ends them by itself: `key_prefix` and the hex of the key, sealed.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use net::Clock;
+use redis_store::{FaultKind, RedisFault, RedisValues};
+
+use super::{Abilities, Ask, Fill, Pending, Store, StoreStats, sealing::Sealing};
+use crate::{CacheKey, StoreFault, engine::InForce, entry::Found, seal::FRAME};
+
+/// Its name in faults and log lines.
+pub(crate) const NAME: &str = "redis";
+
+/// The store of `backend: redis`, and of a first tier that is there.
+#[derive(Debug)]
+pub(crate) struct RedisStore {
+    values: RedisValues,
+    sealing: Sealing,
+    in_force: Arc<InForce>,
+    clock: Clock,
+}
+
+impl RedisStore {
+    pub(crate) fn new(values: RedisValues, sealing: Sealing, in_force: Arc<InForce>, clock: Clock) -> Self {
+        Self { values, sealing, in_force, clock }
+    }
+
+    async fn look(&self, key: &CacheKey) -> Result<Option<Found>, StoreFault> {
+        let name = key.to_string();
+        let found = match self.values.get(&name, self.most()).await {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(None),
+            // It answered, if not with a value of ours: a miss, and no reason not to ask it the next time.
+            Err(fault) if !fault.outage && fault.kind == FaultKind::Other => return Ok(None),
+            Err(fault) => return Err(said(fault)),
+        };
+        match self.sealing.open(*key, Bytes::from(found.bytes), NAME).await {
+            Some(opened) => Ok(Some(Found { entry: opened.entry, left: found.left })),
+            None => {
+                // Where it cannot be removed it is found broken again.
+                let _ = self.values.delete(&name).await;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Longest value, bytes.
+    fn most(&self) -> usize {
+        let settings = self.in_force.load();
+        settings.max_response_size.max(settings.max_stream_buffer_size).saturating_add(FRAME)
+    }
+}
+
+impl Store for RedisStore {
+    fn abilities(&self) -> Abilities {
+        Abilities { counts: false }
+    }
+
+    fn get(&self, ask: Ask) -> Pending<'_, Option<Found>> {
+        Box::pin(async move { self.look(&ask.key).await })
+    }
+
+    fn set(&self, fill: Fill) -> Pending<'_, ()> {
+        Box::pin(async move {
+            let ends_at = ends_at(self.clock, fill.ttl);
+            let value = self.sealing.close(fill.key, fill.entry, ends_at).await;
+            self.values.set(&fill.key.to_string(), &value, fill.ttl).await.map_err(said)
+        })
+    }
+
+    fn delete(&self, key: CacheKey) -> Pending<'_, ()> {
+        Box::pin(async move { self.values.delete(&key.to_string()).await.map_err(said) })
+    }
+
+    fn clear(&self) -> Pending<'_, u64> {
+        Box::pin(async move { self.values.clear(CacheKey::is_hex).await.map_err(said) })
+    }
+
+    /// What lies there others count too.
+    fn stats(&self) -> StoreStats {
+        StoreStats::default()
+    }
+}
+
+fn ends_at(clock: Clock, ttl: std::time::Duration) -> u64 {
+    u64::try_from(clock.unix_s()).unwrap_or(0).saturating_add(ttl.as_secs())
+}
+
+fn said(fault: RedisFault) -> StoreFault {
+    // A server that refuses to be written to is not away: it is asked as before.
+    StoreFault { store: NAME, outage: fault.outage || fault.kind == FaultKind::Timeout, reason: fault.reason }
+}

@@ -1,0 +1,251 @@
+//! Entries in an object store that speaks S3: one object each, sealed, named `key_prefix` and the hex of the key.
+//!
+//! The object store ends nothing by itself: each object carries the second at which it ends, and one that is past it goes when
+//! somebody looks for it. What nobody looks for stays: that is what a lifecycle rule of the bucket is for.
+//!
+//! Requests are made by [`object_store`], and travel by [`transport`]. Nothing is tried again here: whoever waits for a cache
+//! does not wait twice.
+
+mod fault;
+mod transport;
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use net::Clock;
+use object_store::{
+    Attribute, Attributes, BackoffConfig, ObjectStore, ObjectStoreExt, PutOptions, RetryConfig,
+    aws::{AmazonS3, AmazonS3Builder},
+    path::Path,
+};
+use tokio::time::timeout;
+
+use self::{
+    fault::{Trouble, trouble},
+    transport::Transport,
+};
+use super::{Abilities, Ask, Fill, Pending, Store, StoreStats, sealing::Sealing};
+use crate::{
+    CacheKey, StartError, StoreFault,
+    engine::InForce,
+    entry::Found,
+    seal::FRAME,
+    tally::{S3Code, S3Operation},
+};
+
+/// Its name in faults and log lines.
+pub(crate) const NAME: &str = "s3";
+/// The metadata of an object that says when it ends, seconds since 1970.
+const EXPIRES_AT: &str = "expires-at";
+/// Time for one operation, its body included.
+const LONGEST: Duration = Duration::from_secs(10);
+/// Objects removed by one request.
+const BATCH: usize = 1_000;
+
+/// The second tier.
+#[derive(Debug)]
+pub(crate) struct S3Store {
+    objects: Arc<AmazonS3>,
+    prefix: String,
+    sealing: Sealing,
+    in_force: Arc<InForce>,
+    clock: Clock,
+}
+
+impl S3Store {
+    /// Reads this machine's authorities where the endpoint is encrypted; connects to nothing.
+    pub(crate) fn new(sealing: Sealing, in_force: Arc<InForce>, clock: Clock) -> Result<Self, StartError> {
+        let settings = in_force.load_full();
+        let l2 = &settings.l2;
+        let missing = |key| StartError::NoStore { store: "an object store", key };
+        let endpoint = l2.endpoint.as_deref().ok_or_else(|| missing("response_cache.l2.endpoint"))?;
+        let bucket = l2.bucket.as_deref().ok_or_else(|| missing("response_cache.l2.bucket"))?;
+        let transport = Transport::new(endpoint, Arc::clone(&in_force))?;
+        let builder = AmazonS3Builder::new()
+            .with_endpoint(transport.endpoint())
+            .with_bucket_name(bucket)
+            .with_region(&l2.region)
+            .with_allow_http(true)
+            .with_virtual_hosted_style_request(false)
+            .with_retry(RetryConfig { backoff: BackoffConfig::default(), max_retries: 0, retry_timeout: LONGEST })
+            .with_http_connector(transport);
+        let builder = match &l2.credentials {
+            // Not asked of the machine: that would be a request to somewhere that nobody wrote down.
+            None => builder.with_skip_signature(true),
+            Some(keys) => {
+                builder.with_access_key_id(keys.access_key.expose()).with_secret_access_key(keys.secret_key.expose())
+            }
+        };
+        let objects = builder
+            .build()
+            .map_err(|error| StartError::Unusable { key: "response_cache.l2", reason: error.to_string() })?;
+        Ok(Self { objects: Arc::new(objects), prefix: l2.key_prefix.clone(), sealing, in_force, clock })
+    }
+
+    fn path(&self, key: &CacheKey) -> Path {
+        Path::from(format!("{}{key}", self.prefix))
+    }
+
+    /// Longest object, bytes.
+    fn most(&self) -> u64 {
+        let settings = self.in_force.load();
+        let longest = settings.max_response_size.max(settings.max_stream_buffer_size);
+        longest.saturating_add(FRAME) as u64
+    }
+
+    async fn look(&self, key: &CacheKey) -> Result<Option<Found>, StoreFault> {
+        let path = self.path(key);
+        let got = self.timed(S3Operation::Get, async {
+            let result = self.objects.get(&path).await?;
+            let ends_at = result.attributes.get(&Attribute::Metadata(EXPIRES_AT.into())).and_then(|at| at.parse().ok());
+            // Past its end, without one, or longer than anything of ours: not worth its body.
+            let told = match ends_at {
+                Some(at) if result.meta.size <= self.most() => Ok(at),
+                _ => Err(()),
+            };
+            match told {
+                Ok(at) if self.left(at).is_zero() => Ok(Got::Over),
+                Ok(at) => result.bytes().await.map(|body| Got::Body(body, at)),
+                Err(()) => Ok(Got::Foreign),
+            }
+        });
+        let (value, ends_at) = match got.await {
+            Ok(Got::Body(value, ends_at)) => (value, ends_at),
+            Ok(Got::Over) => return Ok(self.forget(&path).await),
+            Ok(Got::Foreign) => {
+                self.sealing.tally.s3_error(S3Code::Corrupt);
+                return Ok(self.forget(&path).await);
+            }
+            Err(Trouble { code: S3Code::NotFound, .. }) => return Ok(None),
+            // Something came, if not the whole of it.
+            Err(Trouble { code: S3Code::Corrupt, .. }) => {
+                self.sealing.tally.s3_error(S3Code::Corrupt);
+                return Ok(self.forget(&path).await);
+            }
+            Err(trouble) => return Err(self.failed(trouble)),
+        };
+        match self.sealing.open(*key, value, NAME).await {
+            Some(opened) => Ok(Some(Found { entry: opened.entry, left: self.left(ends_at) })),
+            None => {
+                self.sealing.tally.s3_error(S3Code::Corrupt);
+                Ok(self.forget(&path).await)
+            }
+        }
+    }
+
+    async fn keep(&self, fill: Fill) -> Result<(), StoreFault> {
+        let ends_at = self.now().saturating_add(fill.ttl.as_secs().max(1));
+        let value = self.sealing.close(fill.key, fill.entry, ends_at).await;
+        let attributes = Attributes::from_iter([(Attribute::Metadata(EXPIRES_AT.into()), ends_at.to_string())]);
+        let options = PutOptions { attributes, ..PutOptions::default() };
+        let path = self.path(&fill.key);
+        let put = self.timed(S3Operation::Put, self.objects.put_opts(&path, value.into(), options));
+        put.await.map(drop).map_err(|trouble| self.failed(trouble))
+    }
+
+    async fn remove(&self, path: &Path) -> Result<(), StoreFault> {
+        match self.timed(S3Operation::Delete, self.objects.delete(path)).await {
+            Ok(()) | Err(Trouble { code: S3Code::NotFound, .. }) => Ok(()),
+            Err(trouble) => Err(self.failed(trouble)),
+        }
+    }
+
+    /// What cannot be removed is found again, and is no more of use then.
+    async fn forget(&self, path: &Path) -> Option<Found> {
+        let _ = self.remove(path).await;
+        None
+    }
+
+    /// Page by page: of what begins alike only what is named as ours.
+    async fn remove_all(&self) -> Result<u64, StoreFault> {
+        // The object store lists by whole segments of names.
+        let folder = self.prefix.rsplit_once('/').map(|(folder, _)| Path::from(folder));
+        let whole = Path::from(format!("{}x", self.prefix)).to_string();
+        let prefix = whole[..whole.len() - 1].to_owned();
+        let mut found = self.objects.list(folder.as_ref());
+        let mut removed = 0;
+        let mut batch = VecDeque::with_capacity(BATCH);
+        loop {
+            let next = timeout(LONGEST, found.next()).await.map_err(|_| self.failed(Trouble::timeout()))?;
+            let is_last = next.is_none();
+            if let Some(object) = next.transpose().map_err(|error| self.failed(trouble(&error)))? {
+                let name = object.location.as_ref().strip_prefix(&prefix);
+                if name.is_some_and(CacheKey::is_hex) {
+                    batch.push_back(Ok(object.location));
+                }
+            }
+            if batch.len() == BATCH || (is_last && !batch.is_empty()) {
+                let count = batch.len() as u64;
+                let batch = stream::iter(std::mem::take(&mut batch)).boxed();
+                let gone = self.objects.delete_stream(batch).try_for_each(|_| std::future::ready(Ok(())));
+                self.timed(S3Operation::Delete, gone).await.map_err(|trouble| self.failed(trouble))?;
+                removed += count;
+            }
+            if is_last {
+                return Ok(removed);
+            }
+        }
+    }
+
+    async fn timed<T>(
+        &self,
+        operation: S3Operation,
+        asked: impl Future<Output = object_store::Result<T>>,
+    ) -> Result<T, Trouble> {
+        let started = self.clock.now();
+        let answer = timeout(LONGEST, asked).await;
+        self.sealing.tally.s3_took(operation, self.clock.now().since(started));
+        match answer {
+            Ok(answer) => answer.map_err(|error| trouble(&error)),
+            Err(_) => Err(Trouble::timeout()),
+        }
+    }
+
+    fn failed(&self, trouble: Trouble) -> StoreFault {
+        self.sealing.tally.s3_error(trouble.code);
+        StoreFault { store: NAME, outage: true, reason: trouble.reason }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.clock.unix_s()).unwrap_or(0)
+    }
+
+    fn left(&self, ends_at: u64) -> Duration {
+        Duration::from_secs(ends_at.saturating_sub(self.now()))
+    }
+}
+
+/// What lies under a name.
+enum Got {
+    Body(bytes::Bytes, u64),
+    /// It was ours, and its time is over.
+    Over,
+    /// Nothing that we wrote.
+    Foreign,
+}
+
+impl Store for S3Store {
+    fn abilities(&self) -> Abilities {
+        Abilities { counts: false }
+    }
+
+    fn get(&self, ask: Ask) -> Pending<'_, Option<Found>> {
+        Box::pin(async move { self.look(&ask.key).await })
+    }
+
+    fn set(&self, fill: Fill) -> Pending<'_, ()> {
+        Box::pin(self.keep(fill))
+    }
+
+    fn delete(&self, key: CacheKey) -> Pending<'_, ()> {
+        Box::pin(async move { self.remove(&self.path(&key)).await })
+    }
+
+    fn clear(&self) -> Pending<'_, u64> {
+        Box::pin(self.remove_all())
+    }
+
+    fn stats(&self) -> StoreStats {
+        StoreStats::default()
+    }
+}

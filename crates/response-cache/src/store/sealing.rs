@@ -1,0 +1,52 @@
+//! Sealing where it is due: short values at once, long ones where no request waits for the thread.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use tokio::task::spawn_blocking;
+
+use crate::{
+    CacheKey, Entry,
+    seal::{Opened, Seal},
+    tally::Tally,
+};
+
+/// Bytes that take about half a millisecond on a slow machine.
+const AT_ONCE: usize = 128 << 10;
+
+/// The seal in force, and who is told of broken ones.
+#[derive(Clone, Debug)]
+pub(crate) struct Sealing {
+    pub(crate) seal: Arc<ArcSwap<Seal>>,
+    pub(crate) tally: Arc<Tally>,
+}
+
+impl Sealing {
+    pub(crate) async fn close(&self, key: CacheKey, entry: Entry, ends_at: u64) -> Bytes {
+        let seal = self.seal.load_full();
+        if entry.body.len() <= AT_ONCE {
+            return seal.close(&key, &entry, ends_at);
+        }
+        let (again, body) = (Arc::clone(&seal), entry.clone());
+        let closed = spawn_blocking(move || again.close(&key, &body, ends_at)).await;
+        // The runtime is ending.
+        closed.unwrap_or_else(|_| seal.close(&key, &entry, ends_at))
+    }
+
+    /// `None`: it is not as this fleet wrote it, which is counted and told. The caller removes it.
+    pub(crate) async fn open(&self, key: CacheKey, value: Bytes, store: &'static str) -> Option<Opened> {
+        let seal = self.seal.load_full();
+        let length = value.len();
+        let opened = if length <= AT_ONCE {
+            seal.open(&key, &value).ok()
+        } else {
+            spawn_blocking(move || seal.open(&key, &value).ok()).await.ok().flatten()
+        };
+        if opened.is_none() {
+            self.tally.auth_failures.one();
+            tracing::warn!(store, %key, bytes = length, "a stored reply is not as this fleet wrote it: removed, not used");
+        }
+        opened
+    }
+}

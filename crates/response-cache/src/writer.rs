@@ -1,0 +1,219 @@
+//! What is written behind the requests' backs.
+//!
+//! **Invariant**: what waits is bounded in number and in bytes, and a clear has nothing under way beside it: what was begun
+//! before it is not written after it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use parking_lot::Mutex;
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+    time::timeout,
+};
+
+use crate::{
+    CacheKey, StoreFault,
+    generation::Generations,
+    store::{Fill, Store},
+    tally::Tally,
+};
+
+/// Entries that wait. When it is full, or their bytes are too many, further ones are let go and counted.
+const QUEUE: usize = 1_024;
+/// Bytes of the entries that wait or are being written.
+const QUEUE_BYTES: usize = 64 << 20;
+/// How long the end of the process waits for what is still to be written.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// How long a clear may take.
+const LONGEST_CLEAR: Duration = Duration::from_secs(60);
+
+/// The way to the one task that writes.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    lane: Lane,
+    /// Taken by the first [`Self::stop`].
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// The way for entries alone.
+#[derive(Clone, Debug)]
+pub(crate) struct Lane {
+    queue: mpsc::Sender<Job>,
+    bytes: Arc<AtomicUsize>,
+    tally: Arc<Tally>,
+}
+
+#[derive(Debug)]
+enum Job {
+    /// To where everything is written.
+    Keep(Fill, Room),
+    /// To the first tier alone.
+    Promote(Fill, Room),
+    Remove(CacheKey),
+    Clear(oneshot::Sender<Result<u64, StoreFault>>),
+    End,
+}
+
+/// Bytes that an entry has of the queue, until it is written or let go.
+#[derive(Debug)]
+struct Room {
+    bytes: usize,
+    of: Arc<AtomicUsize>,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.of.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// What is written to.
+#[derive(Debug)]
+pub(crate) struct Written {
+    pub(crate) store: Arc<dyn Store>,
+    /// Where copies go, if not into memory at once.
+    pub(crate) l1: Option<Arc<dyn Store>>,
+    /// Entries at a time.
+    pub(crate) at_once: usize,
+    pub(crate) generations: Arc<Generations>,
+}
+
+/// The queue before there is a task behind it: the store to be written to may need the way to it.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) lane: Lane,
+    jobs: mpsc::Receiver<Job>,
+}
+
+impl Queue {
+    pub(crate) fn new(tally: Arc<Tally>) -> Self {
+        let (queue, jobs) = mpsc::channel(QUEUE);
+        Self { lane: Lane { queue, bytes: Arc::default(), tally }, jobs }
+    }
+
+    /// Call inside a tokio runtime.
+    pub(crate) fn start(self, written: Written) -> Writer {
+        let tally = Arc::clone(&self.lane.tally);
+        let task = tokio::spawn(run(written, self.jobs, tally));
+        Writer { lane: self.lane, task: Mutex::new(Some(task)) }
+    }
+}
+
+impl Lane {
+    /// Never waits.
+    pub(crate) fn keep(&self, fill: Fill) {
+        self.enqueue(fill, Job::Keep);
+    }
+
+    /// The same for the first tier alone.
+    pub(crate) fn promote(&self, fill: Fill) {
+        self.enqueue(fill, Job::Promote);
+    }
+
+    fn enqueue(&self, fill: Fill, job: impl FnOnce(Fill, Room) -> Job) {
+        let bytes = fill.entry.cost();
+        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let room = Room { bytes, of: Arc::clone(&self.bytes) };
+        if before + bytes > QUEUE_BYTES || self.queue.try_send(job(fill, room)).is_err() {
+            self.tally.writes_dropped.one();
+        }
+    }
+}
+
+impl Writer {
+    pub(crate) fn keep(&self, fill: Fill) {
+        self.lane.keep(fill);
+    }
+
+    /// After everything that waits or is being written.
+    pub(crate) fn remove(&self, key: CacheKey) {
+        if self.lane.queue.try_send(Job::Remove(key)).is_err() {
+            self.lane.tally.writes_dropped.one();
+        }
+    }
+
+    /// After everything that is being written. The caller has raised the generation.
+    pub(crate) async fn clear(&self) -> Result<u64, StoreFault> {
+        let over = || StoreFault { store: "cache", outage: true, reason: "it is being stopped".to_owned() };
+        let (told, tells) = oneshot::channel();
+        self.lane.queue.send(Job::Clear(told)).await.map_err(|_| over())?;
+        tells.await.unwrap_or_else(|_| Err(over()))
+    }
+
+    pub(crate) async fn stop(&self) {
+        let Some(task) = self.task.lock().take() else { return };
+        let abort = task.abort_handle();
+        let ending = async {
+            let _ = self.lane.queue.send(Job::End).await;
+            let _ = task.await;
+        };
+        if timeout(FAREWELL, ending).await.is_err() {
+            abort.abort();
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.lock().take() {
+            task.abort();
+        }
+    }
+}
+
+async fn run(written: Written, mut jobs: mpsc::Receiver<Job>, tally: Arc<Tally>) {
+    let mut writing = FuturesUnordered::new();
+    loop {
+        let job = tokio::select! {
+            Some(()) = writing.next() => continue,
+            job = jobs.recv(), if writing.len() < written.at_once => job,
+        };
+        match job {
+            Some(Job::Keep(fill, room)) => writing.push(write(&written, &written.store, fill, room, &tally)),
+            Some(Job::Promote(fill, room)) => {
+                let store = written.l1.as_ref().unwrap_or(&written.store);
+                writing.push(write(&written, store, fill, room, &tally));
+            }
+            Some(Job::Remove(key)) => {
+                while writing.next().await.is_some() {}
+                if written.store.delete(key).await.is_err() {
+                    tally.writes_dropped.one();
+                }
+            }
+            Some(Job::Clear(told)) => {
+                while writing.next().await.is_some() {}
+                // Whoever asked may have gone.
+                let _ = told.send(clear(&*written.store).await);
+            }
+            Some(Job::End) | None => {
+                while writing.next().await.is_some() {}
+                return;
+            }
+        }
+    }
+}
+
+async fn write(written: &Written, store: &Arc<dyn Store>, fill: Fill, _room: Room, tally: &Tally) {
+    if fill.begun != written.generations.now() {
+        // Begun before a clear.
+        return;
+    }
+    if store.set(fill).await.is_err() {
+        tally.writes_dropped.one();
+    }
+}
+
+async fn clear(store: &dyn Store) -> Result<u64, StoreFault> {
+    timeout(LONGEST_CLEAR, store.clear()).await.unwrap_or_else(|_| {
+        let reason = format!("not everything was removed within {LONGEST_CLEAR:?}: clear again");
+        Err(StoreFault { store: "cache", outage: false, reason })
+    })
+}
