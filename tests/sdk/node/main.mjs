@@ -4,6 +4,7 @@
 import { createRequire } from "node:module";
 import path from "node:path";
 
+import { cached } from "./cached.mjs";
 import { chat } from "./chat.mjs";
 import { embeddings } from "./embeddings.mjs";
 import { messages } from "./messages.mjs";
@@ -24,6 +25,7 @@ for (const given of JSON.parse(targets)) {
   const options = { apiKey: "none", maxRetries: 0, timeout: 60_000 };
   const openai = new OpenAI({ baseURL: `${target.url}/v1`, ...options });
   const anthropic = new Anthropic({ baseURL: target.url, ...options });
+  failures += await run(target, cached(), openai);
   failures += await run(target, chat(OpenAI, zod, helpers), openai);
   failures += await run(target, embeddings(), openai);
   failures += await run(target, responses(OpenAI, zod, helpers), openai);

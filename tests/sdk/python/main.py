@@ -6,6 +6,7 @@ import sys
 import anthropic
 import openai
 
+import cached
 import chat
 import embeddings
 import messages
@@ -20,7 +21,7 @@ def main():
         # As a user has it, but that a failure is to be seen and not tried again.
         plain = openai.OpenAI(base_url=target.url + "/v1", api_key="none", max_retries=0, timeout=60)
         native = anthropic.Anthropic(base_url=target.url, api_key="none", max_retries=0, timeout=60)
-        clients = {part.__name__: plain for part in (chat, embeddings, responses)} | {messages.__name__: native}
+        clients = {part.__name__: plain for part in (cached, chat, embeddings, responses)} | {messages.__name__: native}
         failures += targets.run(target, clients)
     sys.exit(1 if failures else 0)
 

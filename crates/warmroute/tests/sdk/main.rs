@@ -16,6 +16,8 @@ struct Bench {
     native: Program,
     router: Program,
     native_router: Program,
+    /// Before the first engine, with a cache.
+    cached_router: Program,
 }
 
 impl Bench {
@@ -25,6 +27,7 @@ impl Bench {
         let native = Program::engine(&["--itl-ms", "2", "--anthropic"]);
         let router = Program::serve(&[engine.url()], &[]).ready(1);
         let native_router = Program::serve(&[native.url()], &[]).ready(1);
-        Self { engine, native, router, native_router }
+        let cached_router = Program::serve_with("response_cache: {enabled: true}\n", &[engine.url()], &[]).ready(1);
+        Self { engine, native, router, native_router, cached_router }
     }
 }

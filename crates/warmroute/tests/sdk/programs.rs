@@ -5,6 +5,7 @@ use std::{
     process::{Command, Stdio},
 };
 
+use contract_id::contract;
 use serde_json::{Value, json};
 
 use super::{Bench, harness::Program};
@@ -17,6 +18,7 @@ fn targets(bench: &Bench) -> Value {
         target("engine", &bench.engine, &bench.engine, &all),
         target("native", &bench.native, &bench.native, &["messages", "thinking"]),
         target("router", &bench.router, &bench.engine, &[&all[..], &["messages"]].concat()),
+        target("router with a cache", &bench.cached_router, &bench.engine, &["cached"]),
         target("router to native", &bench.native_router, &bench.native, &["messages", "thinking"]),
     ])
 }
@@ -42,6 +44,7 @@ fn passes(mut checks: Command) {
 }
 
 #[test]
+#[contract("CK29", "CH18", "B3")]
 fn the_sdks_for_python_work() {
     let python = std::env::var_os("WARMROUTE_TEST_PYTHON").unwrap_or_else(|| "python3".into());
     let mut probe = Command::new(&python);
@@ -56,6 +59,7 @@ fn the_sdks_for_python_work() {
 }
 
 #[test]
+#[contract("CK29", "CH18", "B3")]
 fn the_sdks_for_node_work() {
     let Some(folder) = std::env::var_os("WARMROUTE_TEST_NODE") else {
         eprintln!("SKIPPED: WARMROUTE_TEST_NODE does not name a folder with the SDKs; ./test installs what is needed");
