@@ -16,7 +16,7 @@ use parity::Book;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use routing::{
-    PrefixTally, Router,
+    KvTally, PrefixTally, Router,
     receipt::{DecisionIds, Ring},
 };
 
@@ -156,6 +156,8 @@ pub struct GatewayParts {
     pub parity: Arc<Mutex<Book>>,
     /// Where placements by the beginning of the prompt are counted.
     pub prefix_tally: Arc<PrefixTally>,
+    /// Where what knowledge of caches did is counted.
+    pub kv_tally: Arc<KvTally>,
     /// Where receipts are written to, if anywhere.
     pub log: Option<Arc<DecisionLog>>,
     /// The clock.
@@ -180,6 +182,7 @@ pub struct Gateway {
     pub(crate) lobby: Arc<Lobby>,
     pub(crate) ring: Arc<Ring>,
     pub(crate) prefix_tally: Arc<PrefixTally>,
+    pub(crate) kv_tally: Arc<KvTally>,
     pub(crate) log: Option<Arc<DecisionLog>>,
     pub(crate) judge: Arc<Judge>,
     pub(crate) clock: Clock,
@@ -254,7 +257,8 @@ impl RequestRules {
 impl Gateway {
     /// Puts the parts together and registers the metric families.
     pub fn new(parts: GatewayParts, registry: &mut Registry) -> Self {
-        let GatewayParts { fleet, router, ring, parity, prefix_tally, log, clock, keys, limits, mut rules } = parts;
+        let GatewayParts { fleet, router, ring, parity, prefix_tally, kv_tally, log, clock, keys, limits, mut rules } =
+            parts;
         let names = std::mem::take(&mut rules.names);
         let hooks = Hooks::new(std::mem::take(&mut rules.hooks), registry);
         let lobby = Arc::new(Lobby::new(rules.waiting));
@@ -296,6 +300,7 @@ impl Gateway {
             router,
             ring,
             prefix_tally,
+            kv_tally,
             log,
             clock,
             keys,

@@ -20,7 +20,7 @@ use parity::Book;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
 use routing::{
-    PrefixTally, Router,
+    KvTally, PrefixTally, Router,
     receipt::{Ring, RingLimits},
 };
 use tokio::{sync::watch, task::JoinHandle};
@@ -135,7 +135,7 @@ async fn start_on(
         bytes: settings.decisions.ring_bytes,
     }));
     let parity = Arc::new(Mutex::new(Book::new(thresholds(&settings.parity))));
-    let prefix_tally = Arc::new(PrefixTally::default());
+    let (prefix_tally, kv_tally) = (Arc::new(PrefixTally::default()), Arc::new(KvTally::default()));
     let in_force = Arc::new(settings.clone());
     let asks_key = extras.keys.required();
     let (limits, rules) = (limits(&settings), rules(&settings, scheme));
@@ -165,6 +165,7 @@ async fn start_on(
             ring: Arc::clone(&ring),
             parity: Arc::clone(&parity),
             prefix_tally: Arc::clone(&prefix_tally),
+            kv_tally: Arc::clone(&kv_tally),
             log: log.clone(),
             clock,
             keys: extras.keys,
@@ -197,6 +198,7 @@ async fn start_on(
         ring: Arc::clone(&ring),
         parity,
         prefix_tally,
+        kv_tally,
         control: Arc::clone(&live) as Arc<dyn Control>,
         registry: Arc::new(RwLock::new(registry)),
         serve_metrics,
