@@ -10,6 +10,7 @@ mod prefix_stream;
 mod endpoints;
 mod families;
 mod optional;
+mod sizing;
 
 use harness::{Page, Program, RawClient, Routed};
 use prefix_stream::PrefixStream;
