@@ -108,15 +108,14 @@ fn events_of_a_stream_of_prefixes_are_counted_by_backend_and_by_what_they_did() 
 fn a_stream_that_goes_and_comes_back_shows_in_connected_status_and_reconnects() {
     let stream = PrefixStream::start();
     let routed = routed(&stream, "");
-    let address = stream.address();
-    drop(stream);
+    stream.go_away();
     let gone = eventually("the loss to show", || {
         let page = page(&routed.router);
         (of(&page, "continuum_kv_consumer_connected", "b") == 0.0).then_some(page)
     });
     assert_eq!(status(&gone, "b"), "connecting");
     assert_eq!(of(&gone, "continuum_kv_consumer_connected", "a"), 1.0);
-    let _stream = PrefixStream::on(&address);
+    stream.come_back();
     let back = eventually("the stream to be back", || {
         let page = page(&routed.router);
         (of(&page, "continuum_kv_consumer_connected", "b") == 1.0).then_some(page)

@@ -1,14 +1,15 @@
 //! A backend's stream of events that name whole prefixes, on a port of its own. It can go away and come back.
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+#![allow(
+    clippy::unwrap_used,
+    dead_code,
+    unreachable_pub,
+    reason = "each test binary uses its part; a poisoned lock is a failed test"
+)]
 
 use std::{
     io::{BufRead, BufReader, Write},
     net::{Shutdown, TcpListener, TcpStream},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::JoinHandle,
+    sync::{Arc, Mutex},
 };
 
 use dialect::Anchor;
@@ -16,41 +17,55 @@ use dialect::Anchor;
 /// The stream. Dropping it closes its listener and its connections.
 pub struct PrefixStream {
     address: String,
-    open: Arc<Mutex<Vec<TcpStream>>>,
-    stop: Arc<AtomicBool>,
-    accepting: Option<JoinHandle<()>>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    presence: Presence,
+    open: Vec<TcpStream>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Presence {
+    #[default]
+    Here,
+    /// Whoever connects is cut off at once: the port stays, or somebody else might have it meanwhile.
+    Away,
+    Over,
 }
 
 impl PrefixStream {
     pub fn start() -> Self {
-        Self::on("127.0.0.1:0")
-    }
-
-    /// On the address of one that is gone.
-    pub fn on(address: &str) -> Self {
-        let listener = TcpListener::bind(address).expect("the port is free");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address").to_string();
-        let (open, stop) = (Arc::<Mutex<Vec<TcpStream>>>::default(), Arc::<AtomicBool>::default());
-        let (connections, stopping) = (Arc::clone(&open), Arc::clone(&stop));
-        let accepting = std::thread::spawn(move || {
+        let state = Arc::<Mutex<State>>::default();
+        let shared = Arc::clone(&state);
+        std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                if stopping.load(Ordering::SeqCst) {
-                    break;
-                }
-                if let Some(stream) = greeted(stream) {
-                    connections.lock().unwrap().push(stream);
+                // Locked before the router can know that it is connected: whoever speaks then finds the connection.
+                let mut state = shared.lock().unwrap();
+                match state.presence {
+                    Presence::Here => state.open.extend(greeted(stream)),
+                    Presence::Away => {}
+                    Presence::Over => break,
                 }
             }
         });
-        Self { address, open, stop, accepting: Some(accepting) }
-    }
-
-    pub fn address(&self) -> String {
-        self.address.clone()
+        Self { address, state }
     }
 
     pub fn url(&self) -> String {
         format!("http://{}/v1/kv_events", self.address)
+    }
+
+    /// Ends its connections, and takes none.
+    pub fn go_away(&self) {
+        self.leave(Presence::Away);
+    }
+
+    pub fn come_back(&self) {
+        self.state.lock().unwrap().presence = Presence::Here;
     }
 
     /// Says that something happened to a chat's system prompt for model `sim`. Needs a connection.
@@ -62,23 +77,25 @@ impl PrefixStream {
 
     /// Sends these bytes. Needs a connection.
     pub fn say_raw(&self, text: &str) {
-        let mut open = self.open.lock().unwrap();
-        let newest = open.last_mut().expect("the router is connected");
+        let mut state = self.state.lock().unwrap();
+        let newest = state.open.last_mut().expect("the router is connected");
         newest.write_all(text.as_bytes()).expect("the router reads");
+    }
+
+    fn leave(&self, presence: Presence) {
+        let mut state = self.state.lock().unwrap();
+        state.presence = presence;
+        for stream in state.open.drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
     }
 }
 
 impl Drop for PrefixStream {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::SeqCst);
+        self.leave(Presence::Over);
         // Wakes the accepting thread.
         let _ = TcpStream::connect(&self.address);
-        if let Some(accepting) = self.accepting.take() {
-            let _ = accepting.join();
-        }
-        for stream in self.open.lock().unwrap().drain(..) {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
     }
 }
 

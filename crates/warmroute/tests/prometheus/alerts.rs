@@ -3,7 +3,6 @@
 use contract_id::contract;
 
 use crate::{
-    prefix_stream::PrefixStream,
     queries,
     redis_server::{RedisServer, redis_is_missing},
     rules::ALERTS,
@@ -59,14 +58,11 @@ fn the_alerts_fire_while_redis_or_a_stream_is_away_and_clear_when_it_is_back() {
     until_firing(&prometheus, &[]);
     assert_eq!(prometheus.number(queries::FALLBACK_ACTIVE), None);
 
-    let Scene { routed, stream } = scene;
-    let address = stream.address();
-    drop(stream);
+    scene.stream.go_away();
     until_firing(&prometheus, &[(CONSUMER, "b")]);
     assert_eq!(backends(&prometheus, queries::CONSUMER_GONE), ["b"]);
     assert_eq!(prometheus.number(queries::FALLBACK_ACTIVE), None);
-    let stream = PrefixStream::on(&address);
+    scene.stream.come_back();
     until_firing(&prometheus, &[]);
     assert!(backends(&prometheus, queries::CONSUMER_GONE).is_empty());
-    drop((stream, routed));
 }

@@ -15,7 +15,7 @@ const ALL_OF_IT: u32 = 4_000;
 
 /// Engines `a` and `b`; `b` has a stream of prefixes beside its own events.
 pub(crate) struct Scene {
-    pub(crate) routed: Routed,
+    routed: Routed,
     pub(crate) stream: PrefixStream,
 }
 
