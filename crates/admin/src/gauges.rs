@@ -8,14 +8,13 @@ use kv_blocks::Tier;
 use kv_index::{IndexStats, KvIndex};
 use parity::Book;
 use parking_lot::Mutex;
-use prometheus_client::{
-    collector::Collector,
-    encoding::{DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, NoLabelSet},
-    metrics::MetricType,
-};
+use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
 use routing::Router;
 
-use crate::{AdminParts, Control};
+use crate::{
+    AdminParts, Control,
+    families::{Families, whole},
+};
 
 /// Workers with a label of their own; speeds of the rest cannot be summed and are left out.
 const MOST_WORKERS: usize = 1024;
@@ -57,7 +56,7 @@ impl Collector for Gauges {
                 *sum += more;
             }
         }
-        let mut out = Writer(encoder);
+        let mut out = Families(encoder);
         self.speeds(&mut out, &snapshot)?;
         self.parity(&mut out, &snapshot)?;
         index(&mut out, &stats, blocks)?;
@@ -72,7 +71,7 @@ impl Collector for Gauges {
 }
 
 impl Gauges {
-    fn speeds(&self, out: &mut Writer<'_>, snapshot: &Snapshot) -> fmt::Result {
+    fn speeds(&self, out: &mut Families<'_>, snapshot: &Snapshot) -> fmt::Result {
         let named = snapshot.workers.iter().take(MOST_WORKERS);
         let speeds = named.map(|worker| {
             let rate = self.router.rates(worker.id).prefill_tokens_per_s;
@@ -84,7 +83,7 @@ impl Gauges {
 
 impl Gauges {
     /// A worker without a request to go by has no series: neither 0 nor 1 would be true.
-    fn parity(&self, out: &mut Writer<'_>, snapshot: &Snapshot) -> fmt::Result {
+    fn parity(&self, out: &mut Families<'_>, snapshot: &Snapshot) -> fmt::Result {
         let mut ratios = Vec::new();
         for worker in snapshot.workers.iter().take(MOST_WORKERS) {
             let book = self.parity.lock();
@@ -100,12 +99,12 @@ impl Gauges {
     }
 }
 
-fn index(out: &mut Writer<'_>, stats: &IndexStats, blocks: [u64; Tier::ALL.len()]) -> fmt::Result {
+fn index(out: &mut Families<'_>, stats: &IndexStats, blocks: [u64; Tier::ALL.len()]) -> fmt::Result {
     let tiers = Tier::ALL.iter().zip(blocks).map(|(tier, blocks)| ([("tier", tier.as_str())], whole(blocks)));
     out.gauges("warmroute_index_blocks", "Blocks that workers hold, over all workers", tiers)?;
-    out.gauge("warmroute_index_memberships", "Pairs of block and holder in the index", whole(stats.memberships))?;
-    out.gauge("warmroute_index_bytes", "Bytes that the index takes, estimated", whole(stats.bytes))?;
-    out.gauge("warmroute_index_budget_bytes", "Bytes that the index may take", whole(stats.budget_bytes))?;
+    out.gauge("warmroute_index_memberships", "Pairs of block and holder in the index", stats.memberships)?;
+    out.gauge("warmroute_index_bytes", "Bytes that the index takes, estimated", stats.bytes)?;
+    out.gauge("warmroute_index_budget_bytes", "Bytes that the index may take", stats.budget_bytes)?;
     let reason = [("reason", "memory_budget")];
     out.counters("warmroute_index_shed", "Blocks that the index refused", [(reason, stats.shed)])
 }
@@ -116,44 +115,4 @@ fn degraded(snapshot: &Snapshot, config: bool) -> impl Iterator<Item = (&'static
     let tokenizer = snapshot.models.values().any(|model| model.artefacts.problem.is_some());
     let tls = snapshot.workers.iter().any(|worker| !worker.verified);
     [("workers", workers), ("tokenizer", tokenizer), ("tls", tls), ("config", config)].into_iter()
-}
-
-/// Gauges are signed; counts beyond half of a `u64` do not occur.
-fn whole(count: u64) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
-}
-
-struct Writer<'a>(DescriptorEncoder<'a>);
-
-impl Writer<'_> {
-    fn gauge(&mut self, name: &str, help: &str, value: i64) -> fmt::Result {
-        self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
-    }
-
-    fn gauges<L: EncodeLabelSet, V: EncodeGaugeValue>(
-        &mut self,
-        name: &str,
-        help: &str,
-        samples: impl IntoIterator<Item = (L, V)>,
-    ) -> fmt::Result {
-        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (labels, value) in samples {
-            family.encode_family(&labels)?.encode_gauge(&value)?;
-        }
-        Ok(())
-    }
-
-    /// `_total` is added by the encoder.
-    fn counters<L: EncodeLabelSet>(
-        &mut self,
-        name: &str,
-        help: &str,
-        samples: impl IntoIterator<Item = (L, u64)>,
-    ) -> fmt::Result {
-        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (labels, value) in samples {
-            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
-        }
-        Ok(())
-    }
 }

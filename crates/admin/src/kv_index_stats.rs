@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
 use dialect::{ApiError, ErrorCode};
-use event_sources::StreamReport;
-use fleet::Prefixes;
+use fleet::{PrefixStream, Prefixes};
 use prefix_view::{BackendStats, EventKind, ViewStats};
+use routing::Spread;
 use serde_json::{Value, json};
 
 use crate::{AdminParts, answer};
@@ -16,7 +16,8 @@ pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
     let prefixes = parts.fleet.prefixes();
     let view = prefixes.map(|prefixes| prefixes.view().stats()).unwrap_or_default();
     let (config, blocks) = (parts.fleet.kv_cache_index(), parts.index.stats());
-    let (scoring, decided) = (&config.scoring, parts.router.scored());
+    let (scoring, decided) = (&config.scoring, parts.kv_tally.counts());
+    let overlaps = parts.kv_tally.overlaps();
     answer::json(&json!({
         "enabled": prefixes.is_some(),
         "config": {
@@ -35,10 +36,11 @@ pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
         },
         "event_sources": prefixes.map(sources).unwrap_or_default(),
         "routing_decisions": {
-            "kv_aware": decided.scored, "fallback": decided.fallback, "total": decided.scored + decided.fallback,
+            "kv_aware": decided.kv_aware, "fallback": decided.fallback, "total": decided.total(),
         },
-        "query_latency_count": view.queries,
-        "overlap_score_count": decided.scored,
+        "query_latency_count": parts.kv_tally.queries().count(),
+        "overlap_score_count": overlaps.count(),
+        "overlap_scores": {"mean": overlaps.mean(), "distribution": ranges(&overlaps)},
         "blocks": {
             "namespaces": blocks.namespaces, "distinct": blocks.distinct, "memberships": blocks.memberships,
             "speculative": blocks.speculative, "predicted": blocks.predicted, "orphans": blocks.orphans,
@@ -48,45 +50,49 @@ pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
 }
 
 fn sources(prefixes: &Prefixes) -> Vec<Value> {
-    let of = |(report, reconnects): (StreamReport, u64)| {
+    let of = |stream: PrefixStream| {
+        let report = &stream.report;
         json!({
-            "backend_name": report.worker, "connected": is_connected(&report),
-            "events_received": received(&report), "events_dropped": report.counts.dropped,
-            "last_event_at": report.last_event_at, "reconnect_count": reconnects,
+            "backend_name": report.worker, "connected": stream.connected,
+            "events_received": received(&stream), "events_dropped": report.counts.dropped,
+            "last_event_at": report.last_event_at, "reconnect_count": stream.reconnects,
+            "events_per_second": stream.events_per_second,
         })
     };
     prefixes.streams().into_iter().map(of).collect()
 }
 
-fn is_connected(report: &StreamReport) -> bool {
-    report.state != "connecting"
+/// Events that came, those included that were let go.
+fn received(stream: &PrefixStream) -> u64 {
+    stream.report.counts.events.saturating_add(stream.report.counts.dropped)
 }
 
-/// Events that came, those included that were let go.
-fn received(report: &StreamReport) -> u64 {
-    report.counts.events.saturating_add(report.counts.dropped)
+/// How many values lie above the range before and not above `up_to`. Scores end with 1, so nothing is beyond the last.
+fn ranges(spread: &Spread) -> Vec<Value> {
+    let bounded = spread.ranges.iter().filter(|(up_to, _)| up_to.is_finite());
+    bounded.map(|(up_to, count)| json!({"up_to": up_to, "count": count})).collect()
 }
 
 pub(crate) async fn backends(State(parts): State<Arc<AdminParts>>) -> Response {
     let prefixes = parts.fleet.prefixes();
     let view = prefixes.map(|prefixes| prefixes.view().stats()).unwrap_or_default();
     let streams = prefixes.map(Prefixes::streams).unwrap_or_default();
-    let rows: Vec<Value> =
-        streams.into_iter().map(|(report, reconnects)| backend(&report, reconnects, &view)).collect();
+    let rows: Vec<Value> = streams.iter().map(|stream| backend(stream, &view)).collect();
     answer::json(&json!({"enabled": prefixes.is_some(), "backends": rows}))
 }
 
-fn backend(report: &StreamReport, reconnects: u64, view: &ViewStats) -> Value {
+fn backend(stream: &PrefixStream, view: &ViewStats) -> Value {
+    let report = &stream.report;
     let own = view.backends.iter().find(|own| own.backend == report.worker);
     let events = |kind: EventKind| own.map_or(0, |own| own.events[kind.index()]);
     let held = |count: fn(&BackendStats) -> u64| own.map_or(0, count);
     json!({
         "backend_name": report.worker,
         "connection": {
-            "connected": is_connected(report), "reconnect_count": reconnects, "last_event_at": report.last_event_at,
+            "connected": stream.connected, "reconnect_count": stream.reconnects, "last_event_at": report.last_event_at,
         },
         "events": {
-            "received": received(report), "processed": report.counts.applied, "dropped": report.counts.dropped,
+            "received": received(stream), "processed": report.counts.applied, "dropped": report.counts.dropped,
             "index_created": events(EventKind::Created), "index_evicted": events(EventKind::Evicted),
         },
         "held": {"gpu_hot": held(|own| own.hot), "storage_warm": held(|own| own.warm)},

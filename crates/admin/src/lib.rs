@@ -13,10 +13,12 @@ mod control;
 mod decisions;
 mod doctor;
 mod drain;
+mod families;
 mod gauges;
 mod kv_events;
 mod kv_index_routes;
 mod kv_index_stats;
+mod kv_telemetry;
 mod listener;
 mod metrics;
 mod models;
@@ -46,7 +48,7 @@ use net::Clock;
 use parity::Book;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
-use routing::{PrefixTally, Router, receipt::Ring};
+use routing::{KvTally, PrefixTally, Router, receipt::Ring};
 
 pub use access::{Access, Token};
 pub use conductor::residents;
@@ -76,6 +78,8 @@ pub struct AdminParts {
     pub prefix_tally: Arc<PrefixTally>,
     /// Kept replies.
     pub cache: Arc<ResponseCache>,
+    /// What knowledge of caches did for requests.
+    pub kv_tally: Arc<KvTally>,
     /// The configuration in force, and how it is changed.
     pub control: Arc<dyn Control>,
     /// The metric families of all parts.

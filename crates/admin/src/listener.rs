@@ -9,7 +9,7 @@ use hyper_util::{
 };
 use tokio::{sync::watch, task::JoinSet};
 
-use crate::{Access, AdminParts, access, gauges::Gauges, routes};
+use crate::{Access, AdminParts, access, gauges::Gauges, kv_telemetry::KvCollector, routes};
 
 /// Connections at once: operators, scrapers and a dashboard. One more waits in the kernel's backlog.
 const MAX_CONNECTIONS: usize = 256;
@@ -20,7 +20,11 @@ const STALL: Duration = Duration::from_secs(30);
 
 /// Serves the admin routes on `listener` until `stop` says so.
 pub async fn serve(parts: AdminParts, access: Access, listener: Arc<net::Listener>, stop: watch::Receiver<bool>) {
-    parts.registry.write().register_collector(Box::new(Gauges::of(&parts)));
+    {
+        let mut registry = parts.registry.write();
+        registry.register_collector(Box::new(Gauges::of(&parts)));
+        registry.register_collector(Box::new(KvCollector::of(&parts)));
+    }
     serve_routes(routes(parts, &access), access, listener, stop).await;
 }
 

@@ -177,6 +177,11 @@ impl SourceHandle {
         self.status().last_event_at
     }
 
+    /// Messages of the last minute, per second. Sources that are no streams over HTTP do not count by time: 0.
+    pub fn events_per_second(&self) -> f64 {
+        self.seen.borrow().rate.per_second(self.clock.now())
+    }
+
     /// Totals for metrics.
     pub fn counters(&self) -> SourceCounters {
         self.status().counters()

@@ -3,7 +3,7 @@
 use kv_blocks::Moment;
 use kv_events::{Counts, Sequencer, StreamState, vllm::IgnoredReason};
 
-use crate::{SourceCounters, StreamCounts, Tally};
+use crate::{SourceCounters, StreamCounts, Tally, sse::Rate};
 
 /// A stream as it stands, replaced as a whole.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,6 +14,8 @@ pub(crate) struct Status {
     pub(crate) lag_events: u64,
     pub(crate) lag_ms: Option<f64>,
     pub(crate) last_event_at: Option<Moment>,
+    /// Messages of a stream over HTTP; others do not count them by time.
+    pub(crate) rate: Rate,
     pub(crate) block_size: Option<u32>,
     pub(crate) rank: Option<u32>,
     pub(crate) other_block_size: u64,
@@ -49,6 +51,7 @@ impl Default for Status {
             lag_events: 0,
             lag_ms: None,
             last_event_at: None,
+            rate: Rate::default(),
             block_size: None,
             rank: None,
             other_block_size: 0,

@@ -11,6 +11,7 @@ use net::Clock;
 use crate::{
     BlockSink, EventDefaults,
     quarantine::Quarantine,
+    sse::Rate,
     status::{Status, Totals},
 };
 
@@ -199,6 +200,7 @@ impl Track {
             rank: self.sequencer.announced_rank(),
             other_block_size: self.other_block_size,
             last_error: self.last_error.clone(),
+            rate: Rate::default(),
             reconnects: self.connections.saturating_sub(1),
             totals: self.past.plus(&self.sequencer),
         }

@@ -10,6 +10,7 @@ use crate::{
     artefacts::ArtefactStore,
     board::{Board, Ejection},
     crew::Crew,
+    feeds::{Feed, Feeds},
     telemetry::FleetCollector,
 };
 
@@ -202,8 +203,16 @@ impl Fleet {
                 }
             }
         });
-        reports.extend(self.prefixes.iter().flat_map(Prefixes::streams).map(|(report, _)| report));
+        reports.extend(self.prefixes.iter().flat_map(Prefixes::streams).map(|stream| stream.report));
         reports
+    }
+
+    /// What the event streams of each backend said, of blocks and of prefixes together, in the order of names.
+    pub fn feeds(&self) -> Vec<Feed> {
+        let mut feeds = Feeds::default();
+        self.board.each(|entry| feeds.worker(entry));
+        self.prefixes.iter().for_each(|prefixes| prefixes.feed(&mut feeds));
+        feeds.all()
     }
 
     /// Stops and awaits every supervisor and every stream. A second call returns at once.

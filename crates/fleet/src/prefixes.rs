@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 
 use self::kept::Kept;
 pub use self::pool::RedisPool;
+use crate::feeds::{Feeds, is_connected};
 
 /// Between two looks for prefixes whose time is over.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
@@ -77,6 +78,11 @@ impl Prefixes {
         self.view.index()
     }
 
+    /// Who holds a prefix, where that was asked within the last 100 ms: [`Self::holders`] would say the same without asking.
+    pub fn standing(&self, prefix: &PrefixHash) -> Option<Arc<[Holder]>> {
+        self.view.standing(prefix)
+    }
+
     /// Who holds a prefix, best first, as of at most 100 ms ago. Waits for a bounded time where the view is shared, and
     /// for nothing where it is in memory.
     pub async fn holders(&self, prefix: &PrefixHash) -> Arc<[Holder]> {
@@ -88,9 +94,14 @@ impl Prefixes {
         self.view.is_cut_off()
     }
 
-    /// The streams as they stand, in the order of the configuration, each with its connections after the first.
-    pub fn streams(&self) -> Vec<(StreamReport, u64)> {
-        self.sources.lock().iter().map(|source| (source.report(), source.counters().reconnects)).collect()
+    /// The streams as they stand, in the order of the configuration.
+    pub fn streams(&self) -> Vec<PrefixStream> {
+        self.sources.lock().iter().map(PrefixStream::of).collect()
+    }
+
+    /// Adds what they say to what is known of their backends.
+    pub(crate) fn feed(&self, feeds: &mut Feeds) {
+        self.sources.lock().iter().for_each(|source| feeds.prefixes(source));
     }
 
     /// Stops and awaits every stream. A second call returns at once.
@@ -101,6 +112,30 @@ impl Prefixes {
             source.stop().await;
         }
         self.view.stop().await;
+    }
+}
+
+/// One stream that names whole prefixes.
+#[derive(Clone, Debug)]
+pub struct PrefixStream {
+    /// As every stream is shown.
+    pub report: StreamReport,
+    /// Whether it is there.
+    pub connected: bool,
+    /// Its connections after the first.
+    pub reconnects: u64,
+    /// Messages of the last minute, per second.
+    pub events_per_second: f64,
+}
+
+impl PrefixStream {
+    fn of(source: &SourceHandle) -> Self {
+        Self {
+            report: source.report(),
+            connected: is_connected(source.state()),
+            reconnects: source.counters().reconnects,
+            events_per_second: source.events_per_second(),
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use response_cache::ResponseCache;
 use routing::{
-    PrefixTally, Router,
+    KvTally, PrefixTally, Router,
     receipt::{DecisionIds, Ring},
 };
 
@@ -159,6 +159,8 @@ pub struct GatewayParts {
     pub parity: Arc<Mutex<Book>>,
     /// Where placements by the beginning of the prompt are counted.
     pub prefix_tally: Arc<PrefixTally>,
+    /// Where what knowledge of caches did is counted.
+    pub kv_tally: Arc<KvTally>,
     /// Where receipts are written to, if anywhere.
     pub log: Option<Arc<DecisionLog>>,
     /// Replies that answer later requests, where that is switched on.
@@ -185,6 +187,7 @@ pub struct Gateway {
     pub(crate) lobby: Arc<Lobby>,
     pub(crate) ring: Arc<Ring>,
     pub(crate) prefix_tally: Arc<PrefixTally>,
+    pub(crate) kv_tally: Arc<KvTally>,
     pub(crate) log: Option<Arc<DecisionLog>>,
     pub(crate) judge: Arc<Judge>,
     pub(crate) clock: Clock,
@@ -263,8 +266,20 @@ impl RequestRules {
 impl Gateway {
     /// Puts the parts together and registers the metric families.
     pub fn new(parts: GatewayParts, registry: &mut Registry) -> Self {
-        let GatewayParts { fleet, router, ring, parity, prefix_tally, log, cache, clock, keys, limits, mut rules } =
-            parts;
+        let GatewayParts {
+            fleet,
+            router,
+            ring,
+            parity,
+            prefix_tally,
+            kv_tally,
+            log,
+            cache,
+            clock,
+            keys,
+            limits,
+            mut rules,
+        } = parts;
         let names = std::mem::take(&mut rules.names);
         let hooks = Hooks::new(std::mem::take(&mut rules.hooks), registry);
         let lobby = Arc::new(Lobby::new(rules.waiting));
@@ -313,6 +328,7 @@ impl Gateway {
             router,
             ring,
             prefix_tally,
+            kv_tally,
             log,
             clock,
             keys,

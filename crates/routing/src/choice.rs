@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::{
-    CostUnit, Decision, Excluded, Method, Policy, PotentialLoad, Reserved, Scored,
-    policy::{Contender, Price, Scene},
+    CacheUse, CostUnit, Decision, Excluded, Method, Policy, PotentialLoad, Reserved, Scored,
+    policy::{Contender, Price, Scene, composite::held},
     pools::Prompt,
     session::Course,
 };
@@ -68,6 +68,7 @@ impl Choice<'_> {
             policy: self.policy,
             method,
             label: self.label,
+            cache_use: (method != Method::Pinned).then(|| self.cache_use()).flatten(),
             cost_unit: self.unit,
             candidates: self.worth_keeping(runner_up, kept.max(2)).into_iter().map(|place| self.row(place)).collect(),
             candidates_total: self.order.len(),
@@ -92,6 +93,27 @@ impl Choice<'_> {
             lookup_us,
             decide_us,
         }
+    }
+
+    /// What knowledge of caches did, where nobody was asked for by name.
+    fn cache_use(&self) -> Option<CacheUse> {
+        let warm = |contender: &Contender<'_>| contender.surveyed.warm.total();
+        let (decided, tokens) = if self.by_session() {
+            return None;
+        } else if self.policy.asks_for_holders() {
+            let tokens = held(&self.scene, self.winner()).map_or(0, |(tokens, _)| tokens);
+            (self.ruling == Policy::Composite, tokens)
+        } else if self.policy.goes_by_blocks() {
+            (self.scene.contenders.iter().any(|contender| warm(contender) > 0), warm(self.winner()))
+        } else {
+            return None;
+        };
+        if !decided {
+            return Some(CacheUse::Fallback);
+        }
+        // Streams may know of more tokens than this prompt has; one that has none is cached nowhere.
+        let overlap = f64::from(tokens) / f64::from(self.scene.prompt_tokens.max(1));
+        Some(CacheUse::Decided { overlap: overlap.min(1.0) })
     }
 
     /// What each contender would have to compute and to hold with this request, by target. `prompt` says where the prompt

@@ -17,6 +17,9 @@ pub struct Decision {
     /// `overflow` (the owner is full) or `fallback` (there was no key). `None` for a request that was pinned, or went to the
     /// target of its session.
     pub label: Option<&'static str>,
+    /// What knowledge of caches did for it; `None` under policies that do not go by it, and for a request that was pinned or
+    /// went to the target of its session.
+    pub cache_use: Option<CacheUse>,
     /// Unit of every cost.
     pub cost_unit: CostUnit,
     /// The candidates worth keeping, best rank first; the first one won unless a temperature drew another.
@@ -60,6 +63,19 @@ impl Decision {
     pub fn winning(&self) -> Option<&Scored> {
         self.candidates.iter().find(|row| row.target == self.winner)
     }
+}
+
+/// What knowledge of caches did for a decision.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum CacheUse {
+    /// It was weighed. The winner is believed to have this part of the prompt cached, 0..1: other things count too, so it
+    /// need not be the most that any worker has.
+    Decided {
+        /// That part.
+        overlap: f64,
+    },
+    /// Too little is cached anywhere: another rule decided.
+    Fallback,
 }
 
 /// How a winner was found.

@@ -15,9 +15,11 @@ mod choice;
 mod choose;
 mod decayed;
 mod decision;
+mod distribution;
 mod health;
 mod holding;
 mod job;
+mod kv_tally;
 mod latency;
 mod ledger;
 mod output_length;
@@ -38,10 +40,12 @@ mod state;
 mod survey;
 
 pub use affinity::Affinity;
-pub use decision::{Decision, Method, PotentialLoad, Reserved, Scored, WarmTokens};
+pub use decision::{CacheUse, Decision, Method, PotentialLoad, Reserved, Scored, WarmTokens};
+pub use distribution::Spread;
 pub use job::{
     Answer, CacheSource, Candidate, ExcludeReason, Excluded, Job, NoStopwatch, Overrides, Pin, Stopwatch, Tiers,
 };
+pub use kv_tally::{KvCounts, KvTally};
 pub use ledger::TargetLoad;
 pub use plan::{Dispatch, Leg, Plan, Refusal, Released, ReservationId, Ticket};
 pub use policy::{CostUnit, Policy, Terms, UnknownPolicy};
@@ -51,6 +55,6 @@ pub use prefix_tally::{PrefixCounts, PrefixTally};
 pub use queue::{Patience, QueueSettings};
 pub use rates::{PrefillCurve, Rates, robust};
 pub use router::Router;
-pub use scoring::{OverlapMeasure, PrefixHolder, Scorable, ScoredCounts, Scores, ScoringSettings};
+pub use scoring::{OverlapMeasure, PrefixHolder, Scorable, Scores, ScoringSettings};
 pub use session::{Growth, SessionKeys, SessionMode, SessionNote, SessionState};
 pub use settings::{CacheAwareSettings, DynamoSettings, MediumWeights, RingSettings, RoutingSettings};

@@ -9,8 +9,7 @@ use parking_lot::Mutex;
 
 use crate::{
     CacheSource, Candidate, Decision, Dispatch, ExcludeReason, Excluded, Job, Leg, Method, Plan, Policy, PotentialLoad,
-    PrefillNote, Rates, Refusal, Released, ReservationId, RoutingSettings, ScoredCounts, SessionMode, TargetLoad,
-    Ticket,
+    PrefillNote, Rates, Refusal, Released, ReservationId, RoutingSettings, SessionMode, TargetLoad, Ticket,
     choice::{Choice, Circumstances},
     ledger::SequenceBlocks,
     policy::{Contender, Rules},
@@ -305,11 +304,6 @@ impl Router {
         state.health.forget(worker);
         state.rules.forget(worker);
         state.sessions.forget(worker);
-    }
-
-    /// Requests under the policies that score, by who decided.
-    pub fn scored(&self) -> ScoredCounts {
-        self.state.lock().scored
     }
 
     /// Keys by which sessions are remembered.

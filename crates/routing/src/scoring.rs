@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::Policy;
-
 /// A worker that holds the beginning of a prompt, as streams that name whole prefixes say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrefixHolder {
@@ -79,21 +77,6 @@ pub struct Scores {
     pub decides: bool,
     /// One score per candidate, in their order, higher is better, 0..1; all 0 if they do not decide.
     pub scores: Vec<f64>,
-}
-
-/// Requests under `composite` and `continuum`, by who decided.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ScoredCounts {
-    /// The score.
-    pub scored: u64,
-    /// The ring, or another policy.
-    pub fallback: u64,
-}
-
-impl ScoredCounts {
-    pub(crate) fn count(&mut self, ruling: Policy) {
-        if ruling == Policy::Composite { self.scored += 1 } else { self.fallback += 1 }
-    }
 }
 
 impl ScoringSettings {

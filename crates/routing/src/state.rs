@@ -6,7 +6,7 @@ use kv_blocks::{Moment, Target};
 use kv_index::Promised;
 
 use crate::{
-    CacheSource, Job, Policy, ReservationId, RoutingSettings, ScoredCounts, SessionMode, SessionState, TargetLoad,
+    CacheSource, Job, Policy, ReservationId, RoutingSettings, SessionMode, SessionState, TargetLoad,
     choice::Choice,
     choose::{order, pick},
     health::HealthBook,
@@ -29,7 +29,6 @@ pub(crate) struct State {
     pub(crate) latencies: LatencyBook,
     pub(crate) health: HealthBook,
     pub(crate) rules: Rules,
-    pub(crate) scored: ScoredCounts,
     pub(crate) queue: Queue,
     pub(crate) output: OutputLength,
     pub(crate) sessions: SessionBook,
@@ -43,7 +42,6 @@ impl State {
             latencies: LatencyBook::default(),
             health: HealthBook::default(),
             rules: Rules::new(settings),
-            scored: ScoredCounts::default(),
             queue: Queue::default(),
             output: OutputLength::default(),
             sessions: SessionBook::default(),
@@ -121,13 +119,9 @@ impl State {
         let targets = choice.scene.contenders.iter().map(Contender::target);
         self.ledger.note_backlogs(now, targets, choice.newcomer_cold_tokens);
         let winner = choice.winner();
-        let asked_policy = job.pin.is_none() && !choice.by_session();
-        if asked_policy {
+        if job.pin.is_none() && !choice.by_session() {
             // Who was asked for by name, or has the session, has not used up a turn.
             self.rules.of(choice.ruling).chosen(&choice.scene, winner);
-        }
-        if choice.policy.asks_for_holders() && asked_policy {
-            self.scored.count(choice.ruling);
         }
         if let (Some(keys), Some(course)) = (job.session, choice.session) {
             self.sessions.bind(now, keys, course, winner.target());

@@ -114,3 +114,18 @@ fn defaults_are_the_documents() {
     assert_eq!(settings.min_overlap_threshold, 0.3);
     assert_eq!(settings.overlap_measure, OverlapMeasure::PromptFraction);
 }
+
+#[test]
+#[contract("CK80")]
+#[expect(clippy::disallowed_methods, reason = "it measures real time, within a bound that a busy machine keeps")]
+fn a_thousand_scorings_take_less_than_a_tenth_of_a_second() {
+    let settings = ScoringSettings::default();
+    let candidates: Vec<Scorable> =
+        (0..8).map(|n| Scorable { held: Some((128 * n, true)), in_flight: n, health: 1.0 }).collect();
+    let started = std::time::Instant::now();
+    for n in 0..1_000 {
+        assert!(settings.scores(1_000 + n, &candidates).decides);
+    }
+    let took = started.elapsed();
+    assert!(took < std::time::Duration::from_millis(100), "{took:?}");
+}

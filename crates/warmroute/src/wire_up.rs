@@ -21,7 +21,7 @@ use parity::Book;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
 use routing::{
-    PrefixTally, Router,
+    KvTally, PrefixTally, Router,
     receipt::{Ring, RingLimits},
 };
 use tokio::{sync::watch, task::JoinHandle};
@@ -140,7 +140,7 @@ async fn start_on(
         bytes: settings.decisions.ring_bytes,
     }));
     let parity = Arc::new(Mutex::new(Book::new(thresholds(&settings.parity))));
-    let prefix_tally = Arc::new(PrefixTally::default());
+    let (prefix_tally, kv_tally) = (Arc::new(PrefixTally::default()), Arc::new(KvTally::default()));
     let in_force = Arc::new(settings.clone());
     let asks_key = extras.keys.required();
     let (limits, rules) = (limits(&settings), rules(&settings, scheme));
@@ -173,6 +173,7 @@ async fn start_on(
             ring: Arc::clone(&ring),
             parity: Arc::clone(&parity),
             prefix_tally: Arc::clone(&prefix_tally),
+            kv_tally: Arc::clone(&kv_tally),
             log: log.clone(),
             cache: Arc::clone(&cache),
             clock,
@@ -208,6 +209,7 @@ async fn start_on(
         parity,
         prefix_tally,
         cache,
+        kv_tally,
         control: Arc::clone(&live) as Arc<dyn Control>,
         registry: Arc::new(RwLock::new(registry)),
         serve_metrics,

@@ -362,6 +362,17 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("continuum_prefix_routing_requests", "counter", &["strategy"]),
     ("continuum_prefix_routing_backend_distribution", "gauge", &["backend"]),
     ("continuum_prefix_routing_prefix_cardinality", "gauge", &[]),
+    ("continuum_kv_event_received", "counter", &["backend"]),
+    ("continuum_kv_event_processed", "counter", &["backend"]),
+    ("continuum_kv_event_dropped", "counter", &["backend"]),
+    ("continuum_kv_consumer_connected", "gauge", &["backend"]),
+    ("continuum_kv_consumer_reconnects", "counter", &["backend"]),
+    ("continuum_kv_index_entries", "gauge", &[]),
+    ("continuum_kv_index_events", "counter", &["backend", "type"]),
+    ("continuum_kv_index_query_latency_seconds", "histogram", &[]),
+    ("continuum_kv_index_routing_decisions", "counter", &["decision"]),
+    ("continuum_kv_index_overlap_score", "histogram", &[]),
+    ("continuum_kv_index_event_source_status", "gauge", &["backend", "status"]),
 ];
 
 /// Families whose labels are not known before the first sample.

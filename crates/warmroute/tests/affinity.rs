@@ -1,16 +1,13 @@
 //! Policies that keep requests together: by the beginning of the prompt, or by the session.
 
 mod harness;
+mod prefix_stream;
 
-use std::{
-    collections::BTreeSet,
-    io::{BufRead, BufReader, Write},
-    net::{TcpListener, TcpStream},
-};
+use std::collections::BTreeSet;
 
 use contract_id::contract;
-use dialect::Anchor;
 use harness::{RawClient, Routed, Router, Turn, assert_shape, eventually, says, words};
+use prefix_stream::PrefixStream;
 use serde_json::{Value, json};
 
 /// `continuum_prefix_routing_requests_total` by strategy.
@@ -174,47 +171,16 @@ fn a_session_stays_with_one_engine_whatever_names_it() {
     }
 }
 
-/// A backend's stream of events that name whole prefixes, written by hand.
-struct PrefixStream(TcpListener);
-
-impl PrefixStream {
-    fn bind() -> Self {
-        Self(TcpListener::bind("127.0.0.1:0").expect("a free port"))
-    }
-
-    fn url(&self) -> String {
-        format!("http://{}/v1/kv_events", self.0.local_addr().expect("an address"))
-    }
-
-    /// The router's connection, its request read.
-    fn accept(&self) -> TcpStream {
-        let (mut stream, _) = self.0.accept().expect("the router connects");
-        let mut lines = BufReader::new(stream.try_clone().expect("a second handle")).lines();
-        while !lines.next().expect("a head").expect("text").is_empty() {}
-        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n").expect("it reads");
-        stream
-    }
-}
-
-fn say(stream: &mut TcpStream, kind: &str, key: [u8; 32], tokens: u32) {
-    let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-    let event = format!("event: {kind}\ndata: {{\"prefix_hash\": \"{key}\", \"token_count\": {tokens}}}\n\n");
-    stream.write_all(event.as_bytes()).expect("it reads");
-}
-
 #[test]
 #[contract("CK42", "CK44", "CK57", "CK62", "CK63", "CK64", "A12")]
 fn a_prefix_that_a_backend_says_it_has_goes_there_and_what_nobody_has_goes_by_the_ring() {
-    let stream = PrefixStream::bind();
+    let stream = PrefixStream::start();
     let config = format!(
         "prefix_routing: {{enabled: true}}\nkv_cache_index:\n  enabled: true\n  event_sources:\n    - {{backend_name: b, \
          endpoint: \"{}\"}}\n",
         stream.url()
     );
-    // The router is waited for until its streams are live.
-    let accepting = std::thread::spawn(move || stream.accept());
     let routed = Routed::with(&[&[], &[], &[]], &config, &[]);
-    let mut events = accepting.join().expect("it was accepted");
     let stats = || RawClient::get(&routed.router.admin(), "/admin/kv-index/stats").json();
     let known = |entries: u64| {
         eventually("the view to follow", || (stats()["index"]["entry_count"] == entries).then_some(()));
@@ -227,8 +193,7 @@ fn a_prefix_that_a_backend_says_it_has_goes_there_and_what_nobody_has_goes_by_th
     assert!(!workers(&home).contains("b") && workers(&home).len() == 1);
     assert_eq!(stats()["routing_decisions"]["kv_aware"], 0);
 
-    let key = Anchor::System(assistant_text.as_str().into()).key("sim", 1024);
-    say(&mut events, "cache_created", key, 4_000);
+    stream.say("cache_created", &assistant_text, 4_000);
     known(1);
     // What was known of a prefix before stands for 100 ms.
     let first = eventually("the answer of before to be over", || {
@@ -243,7 +208,7 @@ fn a_prefix_that_a_backend_says_it_has_goes_there_and_what_nobody_has_goes_by_th
     assert_eq!((count("kv_aware"), strategies(&routed)), (before + 3, ring), "the ring was not asked");
     assert_eq!(count("total"), count("kv_aware") + count("fallback"));
 
-    say(&mut events, "cache_evicted", key, 4_000);
+    stream.say("cache_evicted", &assistant_text, 4_000);
     known(0);
     let back = eventually("the answer of before to be over", || {
         let turn = asked(&routed, &assistant_text, 1).remove(0);

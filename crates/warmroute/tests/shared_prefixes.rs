@@ -2,17 +2,13 @@
 //! no request fails.
 
 mod harness;
+mod prefix_stream;
 #[path = "../../redis-store/tests/redis_server/mod.rs"]
 mod redis_server;
 
-use std::{
-    io::{BufRead, BufReader, Write},
-    net::{TcpListener, TcpStream},
-};
-
 use contract_id::contract;
-use dialect::Anchor;
 use harness::{Program, RawClient, Routed, Router as _, eventually, says, words};
+use prefix_stream::PrefixStream;
 use redis_server::{RedisServer, redis_is_missing};
 use serde_json::{Value, json};
 
@@ -20,17 +16,14 @@ use serde_json::{Value, json};
 struct Pair {
     hears: Routed,
     other: Program,
-    events: TcpStream,
+    events: PrefixStream,
 }
 
 impl Pair {
     fn start(redis: &RedisServer) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let stream = format!("http://{}/v1/kv_events", listener.local_addr().expect("an address"));
-        let source = format!("{{backend_name: b, endpoint: \"{stream}\"}}");
-        let accepting = std::thread::spawn(move || accept(&listener));
+        let events = PrefixStream::start();
+        let source = format!("{{backend_name: b, endpoint: \"{}\"}}", events.url());
         let hears = Routed::with(&[&[], &[], &[]], &config(redis, &source), &[]);
-        let events = accepting.join().expect("it was accepted");
         let workers: Vec<String> =
             ('a'..).zip(&hears.engines).map(|(name, engine)| format!("{name}={}", engine.url())).collect();
         let other = Program::serve_with(&config(redis, ""), &workers, &[]).ready(3);
@@ -40,13 +33,6 @@ impl Pair {
     fn routers(&self) -> [&Program; 2] {
         [&self.hears.router, &self.other]
     }
-
-    fn say(&mut self, kind: &str, system: &str) {
-        let key = Anchor::System(system.into()).key("sim", 1024);
-        let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-        let event = format!("event: {kind}\ndata: {{\"prefix_hash\": \"{key}\", \"token_count\": 4000}}\n\n");
-        self.events.write_all(event.as_bytes()).expect("the router reads");
-    }
 }
 
 fn config(redis: &RedisServer, source: &str) -> String {
@@ -55,15 +41,6 @@ fn config(redis: &RedisServer, source: &str) -> String {
          command_timeout_ms: 300}}}}\nkv_cache_index: {{enabled: true, backend: redis, event_sources: [{source}]}}\n",
         redis.url()
     )
-}
-
-/// The router's connection, its request read.
-fn accept(listener: &TcpListener) -> TcpStream {
-    let (mut stream, _) = listener.accept().expect("the router connects");
-    let mut lines = BufReader::new(stream.try_clone().expect("a second handle")).lines();
-    while !lines.next().expect("a head").expect("text").is_empty() {}
-    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n").expect("it reads");
-    stream
 }
 
 /// The worker that a request with this system prompt is sent to. It never fails.
@@ -103,12 +80,12 @@ fn two_routers_send_a_prompt_where_one_of_them_heard_that_it_is() {
         return;
     }
     let redis = RedisServer::start();
-    let mut pair = Pair::start(&redis);
+    let pair = Pair::start(&redis);
     for router in pair.routers() {
         until_degraded(router, &json!([]));
     }
     let (prompt, home) = prompt(&pair);
-    pair.say("cache_created", &prompt);
+    pair.events.say("cache_created", &prompt, 4_000);
     for router in pair.routers() {
         until_sent(router, &prompt, "b");
     }
@@ -118,7 +95,7 @@ fn two_routers_send_a_prompt_where_one_of_them_heard_that_it_is() {
     assert_eq!(told["index"]["entry_count"], 0, "what it heard itself");
     assert!(told["index"]["total_hits"].as_u64() > Some(0));
 
-    pair.say("cache_evicted", &prompt);
+    pair.events.say("cache_evicted", &prompt, 4_000);
     for router in pair.routers() {
         until_sent(router, &prompt, &home);
     }
@@ -131,9 +108,9 @@ fn redis_killed_paused_and_started_again_costs_no_request() {
         return;
     }
     let mut redis = RedisServer::start();
-    let mut pair = Pair::start(&redis);
+    let pair = Pair::start(&redis);
     let (prompt, home) = prompt(&pair);
-    pair.say("cache_created", &prompt);
+    pair.events.say("cache_created", &prompt, 4_000);
     until_sent(&pair.other, &prompt, "b");
     let away = |pair: &Pair| {
         for router in pair.routers() {

@@ -13,6 +13,7 @@ use tokio::{
 use super::{
     EventSink, Message, Tally,
     link::{Link, LinkState, Queued},
+    rate::Rate,
 };
 use crate::{
     follower::{GO, TICK},
@@ -43,6 +44,7 @@ pub(crate) struct Applier {
     /// The last connection that is not believed: messages of it were lost.
     disbelieved: u64,
     last_event_at: Option<Moment>,
+    rate: Rate,
     /// The newer of the sink's complaints and the link's.
     last_error: Option<String>,
     link_error: Option<String>,
@@ -70,6 +72,7 @@ impl Applier {
             connection: 0,
             disbelieved: 0,
             last_event_at: None,
+            rate: Rate::default(),
             last_error: None,
             link_error: None,
         }
@@ -126,6 +129,7 @@ impl Applier {
         self.meet(queued.connection);
         let now = self.clock.now();
         self.last_event_at = Some(now);
+        self.rate.note(now);
         if queued.message.name.as_deref() == Some(LAGGED) {
             self.tally.last_error = Some("the sender cut this reader off as too slow".to_owned());
             self.tally.counts.gaps += 1;
@@ -219,6 +223,7 @@ impl Applier {
             block_size: tally.block_size,
             lag_events: self.queue.len() as u64,
             last_event_at: self.last_event_at,
+            rate: self.rate.clone(),
             last_error: self.last_error.clone(),
             reconnects: link.connections.saturating_sub(1),
             totals: tally.into(),

@@ -13,10 +13,13 @@ mod connection;
 mod endpoint;
 mod link;
 mod prefix_sink;
+mod rate;
 mod reader;
 mod sink;
 mod source;
 mod standard_sink;
+
+pub(crate) use rate::Rate;
 
 pub use endpoint::{Carrier, SseEndpoint, SseEndpointError};
 pub use prefix_sink::PrefixSink;

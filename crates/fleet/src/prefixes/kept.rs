@@ -63,6 +63,14 @@ impl Kept {
         }
     }
 
+    pub(super) fn standing(&self, prefix: &PrefixHash) -> Option<Arc<[Holder]>> {
+        match self {
+            Self::Memory { prepared, clock, .. } => prepared.standing(prefix, clock.now()),
+            #[cfg(feature = "redis-cache")]
+            Self::Redis(index) => index.standing(prefix),
+        }
+    }
+
     #[cfg_attr(not(feature = "redis-cache"), expect(clippy::unused_async, reason = "memory is not waited for"))]
     pub(super) async fn holders(&self, prefix: &PrefixHash) -> Arc<[Holder]> {
         match self {

@@ -85,7 +85,16 @@ pub(super) async fn of(
 async fn prefix_holders(gateway: &Gateway, keys: &Affinity) -> Option<Vec<PrefixHolder>> {
     let prefixes = gateway.fleet.prefixes()?;
     let Some(key) = keys.prefix_key else { return Some(Vec::new()) };
-    let holders = prefixes.holders(&PrefixHash::Key(key)).await;
+    let prefix = PrefixHash::Key(key);
+    let holders = match prefixes.standing(&prefix) {
+        Some(holders) => holders,
+        None => {
+            let asked = gateway.clock.now();
+            let holders = prefixes.holders(&prefix).await;
+            gateway.kv_tally.queried(gateway.clock.now().since(asked));
+            holders
+        }
+    };
     let one = |holder: &Holder| PrefixHolder {
         worker: Arc::clone(&holder.backend),
         tokens: holder.tokens,

@@ -1,13 +1,13 @@
 //! Stage 4: who gets it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use dialect::{ApiError, ErrorCode};
 use fleet::{ModelView, Snapshot, Unusable, WorkerState, WorkerView};
 use kv_blocks::{DpRank, Identity, Moment, WorkerId};
 use routing::{
-    Answer, Candidate, Decision, ExcludeReason, Excluded, Job, Method, Overrides, Patience, Pin, Plan, PotentialLoad,
-    PrefillLeg, PrefillPool, Refusal, Stopwatch,
+    Answer, Candidate, Decision, ExcludeReason, Excluded, Job, Method, Overrides, Patience, Pin, Plan, Policy,
+    PotentialLoad, PrefillLeg, PrefillPool, Refusal, Stopwatch,
 };
 
 use super::{
@@ -112,6 +112,12 @@ pub(crate) fn placed(gateway: &Gateway, model: &ModelView, placement: &Placement
     let prefill = plan.prefill.as_ref().map(|leg| lease(leg.reservation, leg.target));
     let lease = lease(plan.reservation, plan.decode.target).with_prefill(prefill);
     gateway.prefix_tally.count(&plan.decision, &placement.ties.keys);
+    gateway.kv_tally.count(&plan.decision);
+    let (uses_caches, by_view) = (plan.decision.cache_use.is_some(), placement.ties.holders.is_some());
+    if uses_caches && !by_view && plan.decision.policy != Policy::Continuum {
+        // The blocks were asked; the view of prefixes is timed where it is.
+        gateway.kv_tally.queried(Duration::from_secs_f64(plan.decision.lookup_us.max(0.0) / 1e6));
+    }
     Placed { decision: as_told(plan.decision, model, placement), lease, prefill: plan.prefill, turn: plan.turn }
 }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
 mod against_a_model;
+mod allocations;
 mod events;
 mod many_threads;
 mod memory;

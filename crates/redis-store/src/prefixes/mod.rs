@@ -119,6 +119,11 @@ impl RedisPrefixIndex {
         }
     }
 
+    /// Who holds `prefix`, where an answer of at most 100 ms ago is at hand; asks nobody.
+    pub fn standing(&self, prefix: &PrefixHash) -> Option<Arc<[Holder]>> {
+        self.lookups.prepared().standing(prefix, self.clock.now())
+    }
+
     /// Whether Redis is there, as far as is known.
     pub fn is_shared(&self) -> bool {
         self.pool.is_up()

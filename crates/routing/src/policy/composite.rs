@@ -8,7 +8,7 @@
 //!
 //! Cost: 1 less the score. Terms: `cached_tokens`, `hot` (1 in the accelerator's memory), `in_flight`, `health`.
 
-use super::{CostUnit, Price, Rule, Scene, Terms};
+use super::{Contender, CostUnit, Price, Rule, Scene, Terms};
 use crate::{Scorable, ScoringSettings};
 
 /// The label of a request that the score placed.
@@ -54,21 +54,23 @@ impl Rule for Composite {
     }
 }
 
+/// Tokens of the prompt that a contender has cached, and whether they are in the accelerator's memory: by streams that name
+/// whole prefixes where the request comes with what they say, else by the block index.
+pub(crate) fn held(scene: &Scene<'_>, contender: &Contender<'_>) -> Option<(u32, bool)> {
+    if let Some(holders) = scene.prefix_holders {
+        let own = holders.iter().find(|holder| holder.worker == contender.surveyed.candidate.name);
+        return own.map(|holder| (holder.tokens, holder.hot));
+    }
+    let warm = contender.surveyed.warm;
+    let hot = warm.device + warm.speculative;
+    (warm.total() > 0).then(|| (warm.total(), hot >= warm.total() - hot))
+}
+
 fn scorable(scene: &Scene<'_>) -> Vec<Scorable> {
-    let one = |contender: &super::Contender<'_>| {
-        let name = &contender.surveyed.candidate.name;
-        let held = match scene.prefix_holders {
-            Some(holders) => {
-                let own = holders.iter().find(|holder| holder.worker == *name);
-                own.map(|holder| (holder.tokens, holder.hot))
-            }
-            None => {
-                let warm = contender.surveyed.warm;
-                let hot = warm.device + warm.speculative;
-                (warm.total() > 0).then(|| (warm.total(), hot >= warm.total() - hot))
-            }
-        };
-        Scorable { held, in_flight: contender.standing.load.in_flight, health: contender.standing.health }
+    let one = |contender: &Contender<'_>| Scorable {
+        held: held(scene, contender),
+        in_flight: contender.standing.load.in_flight,
+        health: contender.standing.health,
     };
     scene.contenders.iter().map(one).collect()
 }

@@ -13,7 +13,7 @@ use crate::{
 };
 
 mod cache_aware;
-mod composite;
+pub(crate) mod composite;
 mod consistent_hash;
 mod dynamo_cost;
 mod kv_aware;
@@ -126,6 +126,11 @@ impl Policy {
     /// Whether it goes by who holds the prompt's beginning ([`crate::Job::prefix_holders`]).
     pub fn asks_for_holders(self) -> bool {
         matches!(self, Self::Composite | Self::Continuum)
+    }
+
+    /// Whether it goes by the blocks that workers hold of a prompt, and by something else where nobody holds any.
+    pub(crate) fn goes_by_blocks(self) -> bool {
+        matches!(self, Self::KvAware | Self::Warm | Self::DynamoCost | Self::CacheAware)
     }
 
     /// Whether a request that asked for this policy was not placed by its own rules but by `ruling`'s.

@@ -1,0 +1,110 @@
+//! What event streams said, what the indices made of it and what it did for requests, under the names that dashboards for
+//! it ask for (contract CK70, CK71). Read at each scrape.
+//!
+//! Streams that tell of blocks (ZMQ and its like) and streams that tell of whole prefixes are counted in the same families.
+//!
+//! **Invariant**: labels are configured names of backends and words of enums, each combination from the start. A backend
+//! without any stream has no consumer: it counts 0, and has no series that tells of a connection.
+
+use std::{fmt, sync::Arc};
+
+use event_sources::StreamState;
+use fleet::{Feed, Fleet};
+use kv_index::KvIndex;
+use prefix_view::{BackendStats, EventKind, ViewStats};
+use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
+use routing::KvTally;
+
+use crate::{AdminParts, families::Families};
+
+/// Reads the parts at each scrape.
+pub(crate) struct KvCollector {
+    fleet: Arc<Fleet>,
+    index: Arc<KvIndex>,
+    tally: Arc<KvTally>,
+}
+
+impl KvCollector {
+    pub(crate) fn of(parts: &AdminParts) -> Self {
+        Self { fleet: Arc::clone(&parts.fleet), index: Arc::clone(&parts.index), tally: Arc::clone(&parts.kv_tally) }
+    }
+}
+
+impl fmt::Debug for KvCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KvCollector")
+    }
+}
+
+impl Collector for KvCollector {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let feeds = self.fleet.feeds();
+        let view = self.fleet.prefixes().map(|prefixes| prefixes.view().stats()).unwrap_or_default();
+        let mut out = Families(encoder);
+        streams(&mut out, &feeds)?;
+        changes(&mut out, &feeds, &view)?;
+        out.gauge(
+            "continuum_kv_index_entries",
+            "Pairs of prefix and backend in the view of prefixes, and of block and backend in the block index",
+            view.entries.saturating_add(self.index.stats().memberships),
+        )?;
+        out.counters(
+            "continuum_kv_index_routing_decisions",
+            "Decisions of policies that go by caches, by whether they were made by what is known of caches",
+            self.tally.counts().by_decision().map(|(decision, count)| ([("decision", decision)], count)),
+        )?;
+        let help = "Time that an index took to say who holds a prompt";
+        out.histogram("continuum_kv_index_query_latency_seconds", help, &self.tally.queries())?;
+        let help = "Share of the prompt that is cached where it went, of the decisions made by caches";
+        out.histogram("continuum_kv_index_overlap_score", help, &self.tally.overlaps())
+    }
+}
+
+/// What came, and over which connections.
+fn streams(out: &mut Families<'_>, feeds: &[Feed]) -> fmt::Result {
+    let mut count = |name: &str, help: &str, of: fn(&Feed) -> u64| {
+        out.counters(name, help, feeds.iter().map(|feed| ([("backend", &*feed.backend)], of(feed))))
+    };
+    count("continuum_kv_event_received", "KV events that came, those let go included", |feed| feed.received)?;
+    count("continuum_kv_event_processed", "KV events that an index took", |feed| feed.processed)?;
+    count("continuum_kv_event_dropped", "KV events let go because a buffer was full", |feed| feed.dropped)?;
+    count("continuum_kv_consumer_reconnects", "Connections to event streams after the first", |feed| feed.reconnects)?;
+    let consumers = || feeds.iter().filter_map(|feed| Some((feed, feed.state?)));
+    out.gauges(
+        "continuum_kv_consumer_connected",
+        "1 while every event stream of the backend is connected",
+        consumers().map(|(feed, _)| ([("backend", &*feed.backend)], i64::from(feed.connected))),
+    )?;
+    out.gauges(
+        "continuum_kv_index_event_source_status",
+        "State of a backend's event stream, the worst of several (1: in this state)",
+        consumers().flat_map(|(feed, state)| {
+            let labels = |status: StreamState| [("backend", &*feed.backend), ("status", status.as_str())];
+            StreamState::ALL.map(|status| (labels(status), i64::from(status == state)))
+        }),
+    )
+}
+
+/// What the indices made of it.
+fn changes(out: &mut Families<'_>, feeds: &[Feed], view: &ViewStats) -> fmt::Result {
+    let of_blocks = |feed: &Feed, kind: EventKind| match kind {
+        EventKind::Created => feed.blocks.stored,
+        EventKind::Evicted => feed.blocks.removed,
+        EventKind::Purged => feed.blocks.cleared,
+        EventKind::Offloaded | EventKind::Reloaded => 0,
+    };
+    let of_prefixes = |feed: &Feed, kind: EventKind| {
+        let own = view.backends.iter().find(|own| own.backend == feed.backend);
+        own.map_or(0, |own: &BackendStats| own.events[kind.index()])
+    };
+    out.counters(
+        "continuum_kv_index_events",
+        "Events by what they did: of blocks stored is created, removed evicted and cleared purged",
+        feeds.iter().flat_map(|feed| {
+            EventKind::ALL.map(|kind| {
+                let labels = [("backend", &*feed.backend), ("type", kind.as_str())];
+                (labels, of_blocks(feed, kind).saturating_add(of_prefixes(feed, kind)))
+            })
+        }),
+    )
+}

@@ -1,0 +1,80 @@
+//! How many messages came within the last minute.
+
+use kv_blocks::Moment;
+
+/// Parts that the minute is counted in.
+const PARTS: usize = 12;
+const PART_SECONDS: u64 = 5;
+
+/// Counts messages by when they came, in twelve parts of five seconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rate {
+    parts: [u64; PARTS],
+    /// The part that was last counted in.
+    newest: u64,
+}
+
+impl Rate {
+    /// A message came.
+    pub(crate) fn note(&mut self, now: Moment) {
+        let part = part(now).max(self.newest);
+        for passed in (self.newest + 1..=part).rev().take(PARTS) {
+            self.parts[place(passed)] = 0;
+        }
+        self.newest = part;
+        self.parts[place(part)] += 1;
+    }
+
+    /// Messages per second, over the last minute (what came in its first five seconds counts as long as a part of them is
+    /// within it).
+    pub(crate) fn per_second(&self, now: Moment) -> f64 {
+        let part = part(now).max(self.newest);
+        let within = (0..PARTS as u64).filter_map(|ago| part.checked_sub(ago)).filter(|part| *part <= self.newest);
+        // A place that has not been counted in since holds what is older than the newest by a minute at most.
+        let sum: u64 =
+            within.filter(|part| self.newest - part < PARTS as u64).map(|part| self.parts[place(part)]).sum();
+        sum as f64 / (PARTS as u64 * PART_SECONDS) as f64
+    }
+}
+
+fn part(now: Moment) -> u64 {
+    now.since_start().as_secs() / PART_SECONDS
+}
+
+fn place(part: u64) -> usize {
+    usize::try_from(part % PARTS as u64).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn at(seconds: u64) -> Moment {
+        Moment::at(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn messages_count_for_a_minute_and_not_longer() {
+        let mut rate = Rate::default();
+        assert_eq!(rate.per_second(at(0)), 0.0);
+        (0..30).for_each(|second| rate.note(at(second)));
+        assert_eq!(rate.per_second(at(29)), 0.5);
+        assert_eq!(rate.per_second(at(59)), 0.5, "half a minute had one a second");
+        assert_eq!(rate.per_second(at(60)), 25.0 / 60.0);
+        assert_eq!(rate.per_second(at(85)), 0.0);
+        rate.note(at(100));
+        assert_eq!(rate.per_second(at(100)), 1.0 / 60.0, "what is older is gone");
+        rate.note(at(1_000_000));
+        assert_eq!(rate.per_second(at(1_000_000)), 1.0 / 60.0);
+    }
+
+    #[test]
+    fn time_that_seems_to_go_back_loses_nothing() {
+        let mut rate = Rate::default();
+        rate.note(at(50));
+        rate.note(at(10));
+        assert_eq!(rate.per_second(at(10)), 2.0 / 60.0);
+    }
+}

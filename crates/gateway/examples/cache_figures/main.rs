@@ -1,0 +1,21 @@
+//! Prints what routing by caches costs beside what is promised of it, one figure a line:
+//! `cargo run --release -p gateway --example cache_figures`. Ends with 1 if a promise is not kept.
+//!
+//! Promises: contract CK79 to CK82. One thread, on whatever machine it runs on; times are the median of many rounds.
+
+mod figures;
+mod scoring;
+mod stopwatch;
+mod view;
+
+use std::{error::Error, process::ExitCode};
+
+use figures::Figure;
+
+#[expect(clippy::print_stdout, reason = "it measures and prints, nothing else")]
+fn main() -> Result<ExitCode, Box<dyn Error>> {
+    let figures: Vec<Figure> = [view::figures()?, scoring::figures()].into_iter().flatten().collect();
+    println!("{:<6} {:<66} {:>14} {:>14}", "", "figure", "measured", "promised");
+    figures.iter().for_each(|figure| println!("{figure}"));
+    Ok(if figures.iter().all(Figure::is_kept) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

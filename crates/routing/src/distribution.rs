@@ -1,0 +1,88 @@
+//! How values were spread: a count per range, and their sum.
+//!
+//! **Invariant**: every value that was observed is in exactly one range; the sum of the counts is the number of values.
+
+use parking_lot::Mutex;
+
+/// Counts values by ranges that are fixed when it is made. Shared; its lock is held for one look.
+#[derive(Debug)]
+pub(crate) struct Distribution {
+    /// Where ranges end, that value included; rising. Behind the last there is one more range, without an end.
+    ends: Vec<f64>,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    counts: Vec<u64>,
+    sum: f64,
+}
+
+/// The values so far.
+///
+/// ```
+/// let tally = routing::KvTally::default();
+/// let spread = tally.overlaps();
+/// assert_eq!((spread.count(), spread.mean()), (0, None));
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spread {
+    /// Where each range ends, that value included, and how many values are in it; rising. The last one has no end
+    /// (`f64::INFINITY`).
+    pub ranges: Vec<(f64, u64)>,
+    /// Sum of the values.
+    pub sum: f64,
+}
+
+impl Spread {
+    /// How many values there were.
+    pub fn count(&self) -> u64 {
+        self.ranges.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Their mean; `None` without any.
+    pub fn mean(&self) -> Option<f64> {
+        (self.count() > 0).then(|| self.sum / self.count() as f64)
+    }
+}
+
+impl Distribution {
+    pub(crate) fn new(ends: impl IntoIterator<Item = f64>) -> Self {
+        let ends: Vec<f64> = ends.into_iter().collect();
+        Self { seen: Mutex::new(Seen { counts: vec![0; ends.len() + 1], sum: 0.0 }), ends }
+    }
+
+    /// A value that is no number is none.
+    pub(crate) fn observe(&self, value: f64) {
+        if value.is_nan() {
+            return;
+        }
+        let range = self.ends.partition_point(|end| *end < value);
+        let seen = &mut *self.seen.lock();
+        seen.counts[range] += 1;
+        seen.sum += value;
+    }
+
+    pub(crate) fn spread(&self) -> Spread {
+        let seen = self.seen.lock();
+        let ends = self.ends.iter().copied().chain([f64::INFINITY]);
+        Spread { ranges: ends.zip(seen.counts.iter().copied()).collect(), sum: seen.sum }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_in_the_range_that_ends_with_it_and_none_is_lost() {
+        let distribution = Distribution::new([0.5, 1.0]);
+        for value in [0.0, 0.5, 0.6, 1.0, 7.0, f64::NAN] {
+            distribution.observe(value);
+        }
+        let spread = distribution.spread();
+        assert_eq!(spread.ranges, [(0.5, 2), (1.0, 2), (f64::INFINITY, 1)]);
+        assert_eq!((spread.count(), spread.sum), (5, 9.1));
+        assert!((spread.mean().expect("a mean") - 1.82).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,197 @@
+//! A real Prometheus, as a child process on a free port, and questions to it.
+
+use std::{
+    fs,
+    io::Write,
+    net::{TcpListener, TcpStream},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::harness::{RawClient, Stopwatch};
+
+/// Longer than anything here takes; only a broken test waits it out.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Between two scrapes, and between two looks at the rules.
+const INTERVAL: &str = "1s";
+
+/// Says so if there is no `prometheus` or no `promtool` in the PATH.
+pub(crate) fn prometheus_is_missing() -> bool {
+    let runs = |program: &str| {
+        let asked = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        asked.is_ok_and(|status| status.success())
+    };
+    let missing = !(runs("prometheus") && runs("promtool"));
+    if missing {
+        eprintln!(
+            "SKIPPED: there is no prometheus with promtool in the PATH, no query was run; install prometheus (./test fetches it on \
+             Debian)"
+        );
+    }
+    missing
+}
+
+/// Waits until `check` gives a value, or fails with what was waited for.
+pub(crate) fn patiently<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
+    let waiting = Stopwatch::start();
+    loop {
+        if let Some(value) = check() {
+            return value;
+        }
+        assert!(waiting.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// One series of an answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Series {
+    labels: Value,
+    pub(crate) value: f64,
+}
+
+impl Series {
+    pub(crate) fn label(&self, name: &str) -> &str {
+        self.labels[name].as_str().unwrap_or_default()
+    }
+}
+
+/// It scrapes one router. Killed when dropped, with all that it stored.
+pub(crate) struct Prometheus {
+    child: Child,
+    address: String,
+    folder: TempDir,
+}
+
+impl Prometheus {
+    /// Scrapes `target`, and evaluates the rules of this text.
+    pub(crate) fn scraping(target: &str, rules: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| folder.path().join(name);
+        fs::write(file("rules.yml"), rules).unwrap();
+        let config = format!(
+            "global: {{scrape_interval: {INTERVAL}, scrape_timeout: {INTERVAL}, evaluation_interval: {INTERVAL}}}\n\
+             rule_files: [rules.yml]\n\
+             scrape_configs: [{{job_name: warmroute, static_configs: [{{targets: [\"{target}\"]}}]}}]\n"
+        );
+        fs::write(file("prometheus.yml"), config).unwrap();
+        // Somebody else may take the port in between.
+        for _ in 0..10 {
+            let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+            let mut child = spawn(&folder, &address);
+            if is_ready(&mut child, &address) {
+                return Self { child, address, folder };
+            }
+        }
+        panic!("prometheus never became ready: {}", fs::read_to_string(file("log")).unwrap_or_default());
+    }
+
+    /// What it answers to a query, as of now.
+    pub(crate) fn query(&self, query: &str) -> Vec<Series> {
+        self.ask(&format!("query={}", encoded(query)))
+    }
+
+    /// The same as of a time that an earlier answer gave.
+    pub(crate) fn query_at(&self, query: &str, time: f64) -> Vec<Series> {
+        self.ask(&format!("query={}&time={time:.3}", encoded(query)))
+    }
+
+    /// The one number that a query gives; `None`: it gives nothing.
+    pub(crate) fn number(&self, query: &str) -> Option<f64> {
+        let found = self.query(query);
+        assert!(found.len() < 2, "{query} gives one series: {found:?}");
+        found.first().map(|series| series.value)
+    }
+
+    /// Its clock.
+    pub(crate) fn time(&self) -> f64 {
+        let answer = RawClient::get(&self.address, "/api/v1/query?query=time()").json();
+        answer["data"]["result"][1].as_str().and_then(|time| time.parse().ok()).expect("a time")
+    }
+
+    /// Waits until it has scraped the target so often, without a failure at the end.
+    pub(crate) fn scraped(&self, times: u32) {
+        patiently("scrapes", || self.number("sum_over_time(up[5m])").filter(|up| *up >= f64::from(times)));
+    }
+
+    /// The alerts that fire: their names, with the backend that each is about.
+    pub(crate) fn firing(&self) -> Vec<(String, String)> {
+        let alerts = RawClient::get(&self.address, "/api/v1/alerts").json();
+        let alerts = alerts["data"]["alerts"].as_array().expect("a list of alerts").clone();
+        let label = |alert: &Value, name: &str| alert["labels"][name].as_str().unwrap_or_default().to_owned();
+        let firing = alerts.iter().filter(|alert| alert["state"] == "firing");
+        firing.map(|alert| (label(alert, "alertname"), label(alert, "backend"))).collect()
+    }
+
+    /// What `promtool query instant` prints.
+    pub(crate) fn promtool(&self, query: &str) -> String {
+        let url = format!("http://{}", self.address);
+        let output = Command::new("promtool").args(["query", "instant", &url, query]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn ask(&self, question: &str) -> Vec<Series> {
+        let answer = RawClient::get(&self.address, &format!("/api/v1/query?{question}")).json();
+        assert_eq!(answer["status"], "success", "{question}: {answer}");
+        let result = answer["data"]["result"].as_array().expect("a vector").clone();
+        let value = |one: &Value| one["value"][1].as_str().and_then(|value| value.parse().ok()).expect("a number");
+        result.iter().map(|one| Series { labels: one["metric"].clone(), value: value(one) }).collect()
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let log = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+            eprintln!("--- log of prometheus ---\n{log}");
+        }
+    }
+}
+
+fn spawn(folder: &TempDir, address: &str) -> Child {
+    let log = fs::File::create(folder.path().join("log")).unwrap();
+    Command::new("prometheus")
+        .arg(format!("--config.file={}", folder.path().join("prometheus.yml").display()))
+        .arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()))
+        .arg(format!("--web.listen-address={address}"))
+        .arg("--log.level=warn")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .unwrap()
+}
+
+/// False: it has ended.
+fn is_ready(child: &mut Child, address: &str) -> bool {
+    let waiting = Stopwatch::start();
+    while waiting.elapsed() < PATIENCE {
+        if child.try_wait().unwrap().is_some() {
+            return false;
+        }
+        // Somebody else may have the port.
+        let answers = TcpStream::connect(address).is_ok_and(|mut stream| stream.write_all(b"").is_ok());
+        if answers && RawClient::get(address, "/-/ready").status == 200 {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    false
+}
+
+/// As a query stands in a URL.
+fn encoded(text: &str) -> String {
+    let one = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'-' | b'.' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(one).collect()
+}
