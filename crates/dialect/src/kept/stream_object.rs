@@ -19,7 +19,7 @@ use crate::{
 /// Members with which the object begins, in this order.
 const HEAD: [&str; 3] = ["id", "created", "model"];
 
-/// The state between the events of one stream. It holds at most what the events said.
+/// The state between the events of one stream. It holds at most what the events said: who feeds it bounds them.
 #[derive(Debug)]
 pub struct StreamObject {
     dialect: Dialect,
@@ -108,11 +108,12 @@ impl StreamObject {
         if data.trim_ascii().is_empty() {
             return Ok(());
         }
-        let chunk = json::object(data).ok_or(NotKept::Unreadable)?;
+        let chunk = std::str::from_utf8(data).map_err(|_| NotKept::Unreadable)?;
         let mut choices = None;
         self.members.begin();
-        for (name, value) in chunk.members().into_iter().flatten() {
-            match &*name {
+        for member in json::members(chunk) {
+            let (key, value) = member.map_err(|_| NotKept::Unreadable)?;
+            match &*json::decode(key) {
                 "choices" if choices.is_some() => return Err(NotKept::UnknownShape),
                 "choices" => choices = Some(value),
                 "error" if !says_nothing(value.as_str()) => return Err(NotKept::ErrorInBand),
