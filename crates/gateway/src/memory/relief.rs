@@ -9,9 +9,8 @@ impl Gateway {
         let stage = self.memory.stage();
         let (small, takes_new) = (stage >= Stage::SmallCaches, stage < Stage::SmallBodies);
         self.identify.take_new(takes_new);
-        let snapshot = self.fleet.snapshot();
-        let prompts = snapshot.models.values().filter_map(|model| model.artefacts.prompt.as_ref());
-        for prompt in prompts {
+        // Not only of models that are listed now: one that was closed and comes back after this would stay so.
+        for prompt in self.fleet.tokenizers() {
             prompt.take_new(takes_new);
             if small {
                 prompt.shrink();
