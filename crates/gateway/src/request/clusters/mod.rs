@@ -4,7 +4,8 @@
 //! cluster. A request's last question is asked for too, beside its tokens, and belongs to the nearest cluster if that is
 //! near enough. Whatever goes wrong with that costs the request its cluster and nothing else.
 //!
-//! **Invariant**: a request waits for its cluster no longer than configured, and not at all for a while after a failure.
+//! **Invariant**: a request waits for its cluster no longer than configured, and not at all for a while after a failure that
+//! says something about the worker.
 
 mod embed;
 mod vectors;
@@ -37,7 +38,7 @@ const CLUSTER_ID: &str = "x-semantic-cluster-id";
 const MAX_CHARS: usize = 2_000;
 /// Questions on their way at once; a request that finds no room goes without a cluster.
 const ASKING: usize = 64;
-/// Nobody asks for so long after a failure: a server that hangs would cost every request the whole time limit.
+/// Nobody asks for so long after the worker failed: one that hangs would cost every request the whole time limit.
 const REST: Duration = Duration::from_secs(1);
 /// Examples in one question, and how long it may take: they are computed while nobody waits.
 const EXAMPLES: usize = 32;
@@ -176,7 +177,10 @@ impl Clusters {
         // Closed never; full means that the worker is far behind.
         let _seat = self.asking.try_acquire().map_err(|_| "failed")?;
         let directions = self.embedder.directions(&[&said], self.timeout).await.map_err(|why| {
-            *self.rests_until.lock() = self.clock.now() + REST;
+            // A text that it does not take is that one request's trouble.
+            if why != NoVectors::Refused {
+                *self.rests_until.lock() = self.clock.now() + REST;
+            }
             tracing::debug!(?why, "a request goes without a cluster");
             "failed"
         })?;
@@ -198,7 +202,7 @@ impl Clusters {
                 }
                 // While workers come up that is how it should be.
                 Err(NoVectors::NoWorker) => tracing::debug!("no worker for the examples of semantic clusters yet"),
-                Err(NoVectors::NoAnswer) => {
+                Err(NoVectors::NoAnswer | NoVectors::Refused) => {
                     tracing::warn!(model = %self.embedder.model, "no vectors for the examples of semantic clusters: trying again");
                 }
             }
