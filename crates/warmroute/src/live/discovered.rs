@@ -16,7 +16,7 @@ use kv_blocks::Moment;
 use serde_json::{Value, json};
 use tokio::time::MissedTickBehavior;
 
-use super::{Live, TRY_AGAIN, file_watch::Version};
+use super::{Live, TRY_AGAIN, file_watch::Version, members::name_in};
 
 /// The file is looked at as often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -63,8 +63,18 @@ fn read(path: &Path, source: &str) -> Result<Vec<(String, MoreWorker)>, Vec<Prob
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(vec![Problem::unreadable(source, error)]),
     };
-    let entries = config::worker_entries(&text, source)?;
-    Ok(entries.into_iter().take(MOST).map(|entry| (entry.text.clone(), entry)).collect())
+    Ok(keyed(config::worker_entries(&text, source)?))
+}
+
+/// Entries by the name of their worker, which stays when the rest of an entry is edited. Those without a usable name, and
+/// others of a name that was there already, are known by their text: what is wrong with them is said later.
+fn keyed(entries: Vec<MoreWorker>) -> Vec<(String, MoreWorker)> {
+    let mut names = HashSet::new();
+    let mut key = |entry: &MoreWorker| {
+        let name = name_in(&entry.text).filter(|name| names.insert(name.clone()));
+        name.unwrap_or_else(|| entry.text.clone())
+    };
+    entries.into_iter().take(MOST).map(|entry| (key(&entry), entry)).collect()
 }
 
 async fn follow_name(live: &Live, name: &DnsName) {
@@ -294,6 +304,25 @@ mod tests {
         assert_eq!(names(damper.settle(at(2), &[])), ["a"]);
         assert_eq!(names(damper.settle(at(61), &[])), ["a"]);
         assert_eq!(names(damper.settle(at(62), &[])), Vec::<String>::new());
+    }
+
+    #[test]
+    #[contract("F84")]
+    fn a_worker_whose_entry_is_edited_while_it_comes_and_goes_stays_one_worker() {
+        let list = |entries: &[&str]| {
+            let entry = |text: &&str| MoreWorker { origin: "test".to_owned(), text: (*text).to_owned() };
+            keyed(entries.iter().map(entry).collect())
+        };
+        let mut damper = damper();
+        let a = r#"{"name":"a","url":"http://h:1"}"#;
+        let [old, new] = [r#"{"url":"http://h:2"}"#, r#"{"url":"http://h:2","weight":2}"#];
+        for (second, entries) in [(0, &[a, old][..]), (1, &[a]), (2, &[a, old]), (3, &[a])] {
+            damper.settle(at(second), &list(entries));
+        }
+        assert_eq!(names(damper.settle(at(4), &list(&[a]))), [a, old], "it is held on to");
+        assert_eq!(names(damper.settle(at(5), &list(&[a, new]))), [a, new]);
+        // Two of one name stay two, for somebody to say so.
+        assert_eq!(names(damper.settle(at(6), &list(&[a, new, old]))), [a, new, old]);
     }
 
     #[test]
