@@ -7,6 +7,7 @@ use std::{
     collections::{BTreeMap, HashSet},
     net::SocketAddr,
     path::Path,
+    sync::Arc,
     time::Duration,
 };
 
@@ -24,7 +25,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const MOST: usize = 10_000;
 
 /// Follows every configured source; never returns.
-pub(super) async fn follow(live: &Live) {
+pub(super) async fn follow(live: &Arc<Live>) {
     let discovery = &live.started.discovery;
     let file = async {
         if let Some(path) = &discovery.file {
@@ -35,7 +36,7 @@ pub(super) async fn follow(live: &Live) {
     std::future::pending::<()>().await;
 }
 
-async fn follow_file(live: &Live, path: &Path) {
+async fn follow_file(live: &Arc<Live>, path: &Path) {
     let source = path.display().to_string();
     let mut told = Told::new(live, source.clone());
     let mut seen = None;
@@ -51,7 +52,7 @@ async fn follow_file(live: &Live, path: &Path) {
             }
         }
         // Also without news: what was held back may be believed by now.
-        told.again();
+        told.again().await;
         told.heard();
     }
 }
@@ -77,16 +78,16 @@ fn keyed(entries: Vec<MoreWorker>) -> Vec<(String, MoreWorker)> {
     entries.into_iter().take(MOST).map(|entry| (key(&entry), entry)).collect()
 }
 
-async fn follow_name(live: &Live, name: &DnsName) {
+async fn follow_name(live: &Arc<Live>, name: &DnsName) {
     let mut told = Told::new(live, format!("dns {}", name.host));
     let mut ticks = ticks(name.interval);
     loop {
         ticks.tick().await;
         match addresses(name).await {
-            Ok(addresses) => told.now(addresses.into_iter().map(|address| entry(name, &address)).collect()),
+            Ok(addresses) => told.now(addresses.into_iter().map(|address| entry(name, &address)).collect()).await,
             Err(error) => {
                 told.trouble(&error.to_string());
-                told.again();
+                told.again().await;
                 told.heard();
             }
         }
@@ -131,7 +132,7 @@ fn ticks(every: Duration) -> tokio::time::Interval {
 
 /// One source, and what the router was last told of it.
 struct Told<'a> {
-    live: &'a Live,
+    live: &'a Arc<Live>,
     source: String,
     damper: Damper,
     last: Vec<MoreWorker>,
@@ -144,7 +145,7 @@ struct Told<'a> {
 }
 
 impl<'a> Told<'a> {
-    fn new(live: &'a Live, source: String) -> Self {
+    fn new(live: &'a Arc<Live>, source: String) -> Self {
         let discovery = &live.started.discovery;
         let damper = Damper::new(discovery.empty_list_grace, discovery.flap_damping);
         Self {
@@ -160,21 +161,22 @@ impl<'a> Told<'a> {
     }
 
     /// The source lists these.
-    fn now(&mut self, listed: Vec<(String, MoreWorker)>) {
+    async fn now(&mut self, listed: Vec<(String, MoreWorker)>) {
         self.listed = listed;
-        self.again();
+        self.again().await;
         self.heard();
     }
 
     /// The source lists what it did before; what was held back may be believed by now.
-    fn again(&mut self) {
+    async fn again(&mut self) {
         let now = self.live.parts.clock.now();
         let believed = self.damper.settle(now, &self.listed);
         let again = self.refused_at.is_some_and(|refused| now.since(refused) >= TRY_AGAIN);
         if believed == self.last && !again {
             return;
         }
-        match self.live.found(&self.source, believed.clone()) {
+        let (source, workers) = (self.source.clone(), believed.clone());
+        match self.live.aside(move |live| live.found(&source, workers)).await {
             Ok(()) => (self.trouble, self.refused_at) = (None, None),
             Err(problems) => {
                 self.refused_at = Some(now);
