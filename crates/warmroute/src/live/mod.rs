@@ -210,6 +210,9 @@ impl Live {
         self.parts.router.reconfigure(wire_up::routing(&new));
         self.parts.gateway.reconfigure(wire_up::limits(&new), wire_up::rules(&new, self.parts.scheme));
         logging::set_level(new.logging.level);
+        for problem in new.passed_over().iter().filter(|problem| !in_force.passed_over().contains(problem)) {
+            tracing::warn!(%problem, source = why, "a worker is passed over, the others are taken in");
+        }
         if !changed.is_empty() || !restart_needed.is_empty() {
             tracing::info!(
                 source = why,
