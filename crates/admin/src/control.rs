@@ -57,7 +57,8 @@ pub enum NotTaken {
     Forbidden(String),
 }
 
-/// Changes a running router.
+/// Changes a running router. The settings, and whether those on disk were refused, are at hand; whatever else is asked
+/// reads or writes files, or waits for somebody who does: from async code by `aside` only.
 pub trait Control: fmt::Debug + Send + Sync {
     /// The settings in force.
     fn settings(&self) -> Arc<Settings>;
@@ -81,4 +82,20 @@ pub trait Control: fmt::Debug + Send + Sync {
     ///
     /// Something else of the configuration needs it, and nothing changed.
     fn remove_worker(&self, name: &str) -> Result<bool, NotTaken>;
+}
+
+/// Has a change made where no request waits for it. One that was begun goes on when its caller leaves.
+pub(crate) async fn aside<T: Send + 'static>(
+    control: &Arc<dyn Control>,
+    change: impl FnOnce(&dyn Control) -> T + Send + 'static,
+) -> T {
+    let control = Arc::clone(control);
+    match tokio::task::spawn_blocking(move || change(&*control)).await {
+        Ok(done) => done,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The program ends.
+            Err(_) => std::future::pending().await,
+        },
+    }
 }

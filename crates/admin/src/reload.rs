@@ -12,7 +12,7 @@ use dialect::{ApiError, ErrorCode};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::{AdminParts, Reloaded, answer};
+use crate::{AdminParts, Reloaded, answer, control::aside};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -33,7 +33,7 @@ pub(crate) async fn reload(State(parts): State<Arc<AdminParts>>, body: Bytes) ->
         body => serde_json::from_slice::<Wish>(body),
     };
     match wish {
-        Ok(wish) => shown(&parts.control.reload(wish.dry_run)),
+        Ok(wish) => shown(&aside(&parts.control, move |control| control.reload(wish.dry_run)).await),
         Err(error) => answer::error(&bad_body(&error, r#"{"dry_run": true} or nothing"#)),
     }
 }
@@ -43,7 +43,7 @@ pub(crate) async fn rollback(State(parts): State<Arc<AdminParts>>, body: Bytes) 
         Ok(which) => which,
         Err(error) => return answer::error(&bad_body(&error, r#"{"id": 3}"#)),
     };
-    match parts.control.rollback(which.id) {
+    match aside(&parts.control, move |control| control.rollback(which.id)).await {
         Some(reloaded) => shown(&reloaded),
         None => {
             let message =
@@ -54,7 +54,8 @@ pub(crate) async fn rollback(State(parts): State<Arc<AdminParts>>, body: Bytes) 
 }
 
 pub(crate) async fn history(State(parts): State<Arc<AdminParts>>) -> Response {
-    answer::json(&json!({"history": parts.control.history()}))
+    let history = aside(&parts.control, |control| control.history()).await;
+    answer::json(&json!({"history": history}))
 }
 
 pub(crate) async fn post_only() -> Response {

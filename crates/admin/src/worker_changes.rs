@@ -14,26 +14,26 @@ use fleet::WorkerView;
 use kv_blocks::Tier;
 use serde_json::{Map, Value, json};
 
-use crate::{AdminParts, NamedWorker, NotTaken, answer, workers};
+use crate::{AdminParts, NamedWorker, NotTaken, answer, control::aside, workers};
 
 /// Leases are renewed by whoever asked for them: shorter ones would be lost to one slow call.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 const LONGEST_LEASE: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) async fn add(State(parts): State<Arc<AdminParts>>, body: Bytes) -> Response {
-    take(&parts, None, &body, false)
+    take(&parts, None, &body, false).await
 }
 
 pub(crate) async fn put(State(parts): State<Arc<AdminParts>>, Path(name): Path<String>, body: Bytes) -> Response {
-    take(&parts, Some(name), &body, true)
+    take(&parts, Some(name), &body, true).await
 }
 
-fn take(parts: &Arc<AdminParts>, name: Option<String>, body: &[u8], replace: bool) -> Response {
+async fn take(parts: &Arc<AdminParts>, name: Option<String>, body: &[u8], replace: bool) -> Response {
     let asked = match read(name, body) {
         Ok(asked) => asked,
         Err(error) => return answer::error(&error),
     };
-    let (name, replaced) = match parts.control.add_worker(asked, replace) {
+    let (name, replaced) = match aside(&parts.control, move |control| control.add_worker(asked, replace)).await {
         Ok(taken) => taken,
         Err(refused) => return not_taken(refused),
     };
@@ -95,7 +95,8 @@ fn not_taken(refused: NotTaken) -> Response {
 pub(crate) async fn remove(State(parts): State<Arc<AdminParts>>, Path(name): Path<String>) -> Response {
     let before = parts.fleet.snapshot();
     let worker = before.worker_named(&name).map(|worker| standing(&parts, worker, "draining"));
-    match parts.control.remove_worker(&name) {
+    let leaving = name.clone();
+    match aside(&parts.control, move |control| control.remove_worker(&leaving)).await {
         Ok(true) => {}
         Ok(false) => return answer::error(&workers::not_found(&name)),
         Err(refused) => return not_taken(refused),

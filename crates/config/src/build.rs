@@ -71,6 +71,7 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
         decisions: decisions(section("decisions")),
         compat: compat(section("compat")),
         idle: Vec::new(),
+        passed_over: Vec::new(),
         effective: root.shown(),
         places: Places::of(root, file),
     }

@@ -47,7 +47,7 @@ pub struct Source<'a> {
     pub overrides: &'a [Override],
     /// Names of workers of the other sources that are left out, as if they were not there.
     pub left_out: &'a [String],
-    /// More workers, behind those of the other sources.
+    /// More workers, behind those of the other sources. One whose name is there already is passed over.
     pub more_workers: &'a [MoreWorker],
     /// How a worker's URL is checked.
     pub check_url: CheckUrl,
@@ -86,12 +86,13 @@ pub(crate) fn read(source: Source<'_>) -> (Settings, Vec<Draft>) {
     overlay::environment(&mut root, env, own_env, &mut problems);
     overlay::flags(&mut root, overrides, check_url, &mut problems);
     more_workers::leave_out(&mut root, left_out, check_url);
-    more_workers::add(&mut root, more_workers, &mut problems);
+    let passed_over = more_workers::add(&mut root, more_workers, check_url, &mut problems);
     let mut checker = Checker { env, check_url, problems, idle: Vec::new() };
     let mut checked = checker.section(ROOT, Some(&root), "");
     let Checker { mut problems, idle, .. } = checker;
     let settings = build(&mut checked, name, &mut problems);
-    (Settings { idle: report(idle, name), ..settings }, problems)
+    let passed_over = report(passed_over, name);
+    (Settings { idle: report(idle, name), passed_over, ..settings }, problems)
 }
 
 /// The problems as users are told them: in the order of the file, and not more than are of use.

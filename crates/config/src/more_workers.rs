@@ -1,5 +1,9 @@
 //! Workers that come and go while the program runs, as entries of the same list as those of the file: they are checked by
 //! the same walk and know of each other.
+//!
+//! **Invariant**: nobody who comes later takes the place of a worker that is there, or keeps others from being taken in.
+
+use std::collections::HashSet;
 
 use crate::{
     CheckUrl, MoreWorker, Problem,
@@ -11,30 +15,42 @@ use crate::{
     yaml,
 };
 
-/// Puts `more` behind the workers that are there.
-pub(crate) fn add(root: &mut Located, more: &[MoreWorker], problems: &mut Vec<Draft>) {
+/// Puts `more` behind the workers that are there. Returned is who was passed over: its name is that of one before it.
+pub(crate) fn add(
+    root: &mut Located,
+    more: &[MoreWorker],
+    check_url: CheckUrl,
+    problems: &mut Vec<Draft>,
+) -> Vec<Draft> {
+    let mut passed_over = Vec::new();
     if more.is_empty() {
-        return;
+        return passed_over;
     }
-    let mut entries = Vec::with_capacity(more.len());
+    let origin = Origin::Named("workers".to_owned());
+    let Some(list) = root.get_or_insert("workers", &origin) else { return passed_over };
+    take_apart(list);
+    if let Node::Null = list.node {
+        list.node = Node::List(Vec::new());
+    }
+    // Not a list: the walk says so.
+    let Node::List(items) = &mut list.node else { return passed_over };
+    let mut names: HashSet<String> = items.iter().filter_map(|item| name_of_entry(item, check_url)).collect();
     for MoreWorker { origin, text } in more {
         let (entry, faults) = yaml::parse(text);
         let origin = Origin::Named(origin.clone());
         problems.extend(faults.into_iter().map(|fault| fault.at(origin.clone())));
-        if let Some(mut entry) = entry {
-            claim(&mut entry, &origin);
-            entries.push(entry);
+        let Some(mut entry) = entry else { continue };
+        claim(&mut entry, &origin);
+        match name_of_entry(&entry, check_url) {
+            Some(name) if !names.insert(name.clone()) => {
+                let message = format!("`{name}` is the name of another worker: this one is passed over");
+                let draft = Draft::new("workers", message).expected("a name of its own");
+                passed_over.push(draft.value(name.into()).in_context().at(origin));
+            }
+            _ => items.push(entry),
         }
     }
-    let origin = Origin::Named("workers".to_owned());
-    let Some(list) = root.get_or_insert("workers", &origin) else { return };
-    take_apart(list);
-    match &mut list.node {
-        Node::List(items) => items.append(&mut entries),
-        Node::Null => list.node = Node::List(entries),
-        // Not a list: the walk says so.
-        _ => {}
-    }
+    passed_over
 }
 
 /// The entries of a file that lists workers: a list of them in YAML or JSON, or a mapping with such a list as `workers`.
@@ -74,13 +90,16 @@ pub(crate) fn leave_out(root: &mut Located, names: &[String], check_url: CheckUr
     let Some(list) = root.get_mut("workers") else { return };
     take_apart(list);
     let Node::List(items) = &mut list.node else { return };
-    items.retain_mut(|item| {
-        let mut entry = match &item.node {
-            Node::Text(text) | Node::Loose(text) => worker_of_text(text, item),
-            _ => item.clone(),
-        };
-        name_of(&mut entry, check_url).is_none_or(|name| !names.contains(&name))
-    });
+    items.retain(|item| name_of_entry(item, check_url).is_none_or(|name| !names.contains(&name)));
+}
+
+/// The name of an entry, in whichever way it is written.
+fn name_of_entry(entry: &Located, check_url: CheckUrl) -> Option<String> {
+    let mut entry = match &entry.node {
+        Node::Text(text) | Node::Loose(text) => worker_of_text(text, entry),
+        _ => entry.clone(),
+    };
+    name_of(&mut entry, check_url)
 }
 
 /// Says of every value where it came from, and lets no text stand for a variable of the environment.

@@ -102,6 +102,8 @@ pub struct Settings {
     pub compat: Compat,
     /// Keys that are set and have no effect in this version.
     pub(crate) idle: Vec<Problem>,
+    /// Workers of [`crate::Source::more_workers`] whose names were there already.
+    pub(crate) passed_over: Vec<Problem>,
     /// Every key with the value in force, secrets as `***`.
     pub(crate) effective: serde_json::Value,
     pub(crate) places: Places,
@@ -121,6 +123,12 @@ impl Settings {
     /// Keys that are set, known and right, and that this version does nothing with: the user is to be told.
     pub fn idle(&self) -> &[Problem] {
         &self.idle
+    }
+
+    /// Workers that came from elsewhere than file, variables and flags, and were left out because there was one of that
+    /// name: the user is to be told.
+    pub fn passed_over(&self) -> &[Problem] {
+        &self.passed_over
     }
 
     /// Whether a source set this key, rather than its default standing there.

@@ -79,3 +79,34 @@ fn workers_that_came_while_the_program_ran_are_told_apart_and_expand_nothing() {
     let fewer = load(&["c".to_owned(), "a".to_owned()]);
     assert_eq!(fewer.workers.iter().map(|worker| worker.name.as_str()).collect::<Vec<_>>(), ["b"]);
 }
+
+#[test]
+fn who_comes_later_under_a_name_that_is_there_is_passed_over_and_told() {
+    let found = |text: &str| config::MoreWorker { origin: "engines.yaml".to_owned(), text: text.to_owned() };
+    let more = [
+        found(r#"{"name": "a", "url": "http://h:2"}"#),
+        found("h3=http://h:3"),
+        found(r#"{"url": "http://h:1"}"#),
+        found(r#"{"name": "h3", "url": "http://h:4"}"#),
+    ];
+    let settings = config::load(config::Source {
+        name: "f.yaml",
+        text: Some("workers: ['http://h:1', {name: a, url: 'http://h:9'}]\n"),
+        env: &[],
+        own_env: &[],
+        overrides: &[],
+        left_out: &[],
+        more_workers: &more,
+        check_url: |url| Ok(url.trim_start_matches("http://").to_owned()),
+    })
+    .unwrap_or_else(|problems| panic!("{problems:?}"));
+    let workers: Vec<_> = settings.workers.iter().map(|it| (it.name.as_str(), it.url.as_str(), it.found)).collect();
+    let own = [("h:1", "http://h:1", false), ("a", "http://h:9", false)];
+    assert_eq!(workers, [&own[..], &[("h3", "http://h:3", true)]].concat());
+    let told: Vec<String> = settings.passed_over().iter().map(ToString::to_string).collect();
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert_eq!(
+        told[0],
+        "engines.yaml: workers: `a` is the name of another worker: this one is passed over: expected a name of its own"
+    );
+}

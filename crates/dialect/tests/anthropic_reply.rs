@@ -144,6 +144,30 @@ fn short(events: &[(String, Value)]) -> Vec<String> {
 }
 
 #[test]
+fn of_several_choices_the_first_is_the_message_in_whatever_order_they_come() {
+    let chunk = |index: u32, text: &str, reason: Value| json!({"id": "chatcmpl-7", "choices": [{"index": index, "delta": {"content": text}, "finish_reason": reason}]});
+    let mut together = chunk(1, "other", Value::Null);
+    together["choices"].as_array_mut().unwrap().push(json!({"index": 0, "delta": {"content": " well"}}));
+    let all = [
+        chunk(1, "others", Value::Null),
+        chunk(0, "all", Value::Null),
+        together,
+        chunk(1, "", json!("length")),
+        chunk(0, "", json!("stop")),
+        chunk(1, " more", Value::Null),
+    ];
+    let (events, last) = events(&all);
+    let said = ["message_start", "start 0 text", "0 text_delta all", "0 text_delta  well", "stop 0"];
+    assert_eq!(short(&events), [&said[..], &["message_delta", "message_stop"]].concat());
+    assert_eq!((&events[5].1["delta"]["stop_reason"], last), (&json!("end_turn"), Streamed::Whole));
+
+    let choice =
+        |index: u32, text: &str| json!({"index": index, "message": {"content": text}, "finish_reason": "stop"});
+    let whole = message(&json!({"id": "chatcmpl-7", "choices": [choice(1, "other"), choice(0, "all well")]}));
+    assert_eq!(whole["content"], json!([{"type": "text", "text": "all well"}]));
+}
+
+#[test]
 fn thought_text_and_calls_in_pieces_are_blocks_one_after_the_other() {
     let call = |call: Value| delta(json!({"tool_calls": [call]}));
     let (events, last) = events(&[

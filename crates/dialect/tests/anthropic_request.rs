@@ -139,6 +139,8 @@ fn what_no_chat_can_say_is_named() {
                 {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "AA"}}]}]}),
             "messages[0]",
         ),
+        (json!({"model": "m", "messages": [], "n": 2}), "n is"),
+        (json!({"model": "m", "messages": [], "n": "many"}), "n is"),
     ] {
         let translated = messages_to_chat(body.to_string().as_bytes()).unwrap();
         let why = translated.untranslatable.unwrap();
@@ -149,11 +151,23 @@ fn what_no_chat_can_say_is_named() {
 }
 
 #[test]
+fn a_message_is_one_reply_so_a_number_of_them_is_never_carried_into_a_chat() {
+    for one in [json!(1), json!(1.0), Value::Null] {
+        let body = chat(&json!({"model": "m", "messages": [], "n": one}));
+        assert_eq!(body, json!({"model": "m", "messages": []}), "{one}");
+    }
+    // What limits and pools go by is what was asked for.
+    let several = messages_to_chat(br#"{"model":"m","messages":[],"n":7}"#).unwrap();
+    assert_eq!(view(Dialect::Chat, &several.body).unwrap().n, Some(7));
+}
+
+#[test]
 fn bodies_that_two_readers_could_read_differently_are_refused() {
     let refused = |body: &str| messages_to_chat(body.as_bytes()).unwrap_err();
     assert!(matches!(refused("{"), ViewError::Json(_)));
     assert!(matches!(refused("[]"), ViewError::NotAnObject));
     assert_eq!(refused(r#"{"system":"a","system":"b"}"#), ViewError::DuplicateKey { key: "system" });
+    assert_eq!(refused(r#"{"n":1,"n":2}"#), ViewError::DuplicateKey { key: "n" });
 }
 
 #[test]

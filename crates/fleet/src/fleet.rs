@@ -4,6 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use kv_blocks::{Target, WorkerId};
 use prometheus_client::registry::Registry;
+use prompt::PromptModel;
 
 use crate::{
     FailureKind, FleetParts, PrefixCacheCounters, Prefixes, Roster, Snapshot,
@@ -113,6 +114,12 @@ impl Fleet {
     /// a model may take seconds.
     pub async fn configured_artefacts(&self, model: &str) -> Option<Arc<crate::ModelArtefacts>> {
         self.artefacts.configured(model).await
+    }
+
+    /// Every tokenizer that is loaded. Some are of models that no worker lists: of configured ones that were asked for, and
+    /// of those that went and may come back.
+    pub fn tokenizers(&self) -> Vec<Arc<PromptModel>> {
+        self.artefacts.loaded()
     }
 
     /// The one base model that is served, or will be; `None` when there are several.

@@ -53,10 +53,22 @@ pub(crate) enum NoVectors {
     NoWorker,
     /// It did not answer in time, or in the form of the API.
     NoAnswer,
-    /// It refused this text, which says nothing about others.
+    /// It does not take these texts, and may take others: one may be too long for it.
     Refused,
     /// It is not asked for now.
     Resting,
+}
+
+impl NoVectors {
+    /// Of an answer with this status.
+    fn of(status: u16) -> Self {
+        match status {
+            // What speaks of the worker, or of whoever asks: the next question would fare no better.
+            401 | 403 | 404 | 408 | 429 => Self::NoAnswer,
+            400..500 => Self::Refused,
+            _ => Self::NoAnswer,
+        }
+    }
 }
 
 impl Embedder {
@@ -105,17 +117,15 @@ impl Embedder {
             connect_timeout: self.connect_timeout,
         };
         let answer = tokio::time::timeout(limit, ask(&self.pools, self.clock, question)).await;
-        let answered = answer.unwrap_or(Err(Unanswered::Lost)).ok();
-        // Too long, most often. A worker that throttles or knows us not is no use for other texts either.
-        if answered.as_ref().is_some_and(|answered| matches!(answered.status, 400 | 413 | 422)) {
-            return Err(NoVectors::Refused);
+        let directions = match answer.unwrap_or(Err(Unanswered::Lost)) {
+            Ok(answered) if answered.status == 200 => read(&answered.body, texts.len()).ok_or(NoVectors::NoAnswer),
+            Ok(answered) => Err(NoVectors::of(answered.status)),
+            Err(_) => Err(NoVectors::NoAnswer),
+        };
+        if let Err(why) = &directions {
+            tracing::debug!(worker = %worker.name, texts = texts.len(), ?why, "no vectors from the worker");
         }
-        let answered = answered.filter(|answered| answered.status == 200);
-        let directions = answered.and_then(|answered| read(&answered.body, texts.len()));
-        if directions.is_none() {
-            tracing::debug!(worker = %worker.name, texts = texts.len(), "no vectors from the worker");
-        }
-        directions.ok_or(NoVectors::NoAnswer)
+        directions
     }
 
     /// The one whose turn it is, of those that serve the model and are well.
@@ -148,7 +158,20 @@ fn read(body: &[u8], texts: usize) -> Option<Vec<Direction>> {
 
 #[cfg(test)]
 mod tests {
+    use contract_id::contract;
+
     use super::*;
+
+    #[test]
+    #[contract("V44")]
+    fn only_what_speaks_of_the_texts_is_no_fault_of_the_worker() {
+        for status in [400, 413, 415, 422] {
+            assert_eq!(NoVectors::of(status), NoVectors::Refused, "{status}");
+        }
+        for status in [401, 403, 404, 408, 429, 500, 502, 503, 301] {
+            assert_eq!(NoVectors::of(status), NoVectors::NoAnswer, "{status}");
+        }
+    }
 
     #[test]
     fn vectors_are_told_apart_by_their_index_and_a_reply_that_lacks_one_is_none() {

@@ -81,6 +81,14 @@ impl Lease {
         }
     }
 
+    /// Nothing is sent after all, to nobody: frees every load, and with it what was expected of the caches.
+    pub(crate) fn withdraw(mut self) {
+        self.unsent();
+        if let Some(prefill) = self.prefill.take() {
+            prefill.withdraw();
+        }
+    }
+
     /// The attempt came to nothing: frees the load, and with it what was expected of the worker's cache.
     pub(crate) fn fail(mut self) {
         self.end = End::Failed;

@@ -1,6 +1,6 @@
 //! `warmroute serve`.
 
-use std::{process::ExitCode, sync::Arc};
+use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use admin::Token;
 use config::{Problem, Settings};
@@ -20,6 +20,8 @@ use crate::{
 
 /// The exit code of a drain that had to cut streams.
 const CUT_STREAMS: u8 = 3;
+/// What is left for a change of the configuration that was begun before the end.
+const LAST_CHANGE: Duration = Duration::from_secs(1);
 
 /// Checks everything that can be checked before a port is bound, then serves until a signal.
 pub(crate) fn run(args: &ServeArgs) -> ExitCode {
@@ -41,7 +43,12 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
         runtime.worker_threads(usize::try_from(threads.get()).unwrap_or(usize::MAX));
     }
     match runtime.enable_all().build() {
-        Ok(runtime) => runtime.block_on(serve(settings, sources, extras, args.print_ready)),
+        Ok(runtime) => {
+            let code = runtime.block_on(serve(settings, sources, extras, args.print_ready));
+            // Not for as long as a file may hang that a change is made of.
+            runtime.shutdown_timeout(LAST_CHANGE);
+            code
+        }
         Err(error) => fail(&format!("the runtime could not be started: {error}")),
     }
 }

@@ -5,7 +5,9 @@ mod harness;
 use std::collections::HashSet;
 
 use contract_id::contract;
-use harness::{RawClient, Routed, Router, Sim, Turn, eventually, says, words};
+use harness::{
+    Program, RawClient, Reply, Routed, Router, ScriptedEngine, Sim, Turn, eventually, json_reply, says, words,
+};
 use serde_json::{Value, json};
 
 const SORT: &str = "Write a Python function to sort a list";
@@ -114,6 +116,29 @@ fn no_trouble_with_vectors_or_a_cluster_s_workers_fails_a_request() {
     routed.engines[2].kill();
     let reply = RawClient::post(&routed.router.data(), "/v1/chat/completions", body.as_bytes());
     assert_eq!((reply.status, reply.header("x-warmroute-worker")), (200, Some("a")), "{}", reply.text());
+}
+
+#[test]
+#[contract("V44")]
+fn a_text_that_the_vector_model_does_not_take_costs_only_its_own_request_the_cluster() {
+    let engine = ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", "{}")));
+    let vectors = |status: &str, body: &str| engine.answer("/v1/embeddings", status, body);
+    let near = r#"{"data":[{"index":0,"embedding":[1.0,0.0]}]}"#;
+    vectors("200 OK", near);
+    let config = "routing:\n  semantic_clusters:\n    enabled: true\n    embedding_model: m\n    timeout: 10s\n    clusters:\n      \
+                  - {name: near, examples: [hello], workers: [w]}\n";
+    let router = Program::serve_with(config, &[format!("w={}", engine.url())], &[]).ready(1);
+    let cluster = || {
+        let asked = json!({"model": "m", "messages": [says("user", "hi")]}).to_string();
+        RawClient::post(&router.data(), "/v1/route", asked.as_bytes()).json()["cluster"]["name"].clone()
+    };
+    eventually("the examples to be learnt", || (cluster() == "near").then_some(()));
+    for status in ["400 Bad Request", "413 Content Too Large", "422 Unprocessable"] {
+        vectors(status, r#"{"error":{"message":"the text is too long"}}"#);
+        assert_eq!(cluster(), Value::Null, "{status}");
+        vectors("200 OK", near);
+        assert_eq!(cluster(), "near", "the next text is asked about at once after {status}");
+    }
 }
 
 /// What a dry run says of each worker: whether it is remembered.

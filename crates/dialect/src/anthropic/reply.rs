@@ -20,7 +20,7 @@ use crate::{
 /// ```
 pub fn message_from_chat(body: &[u8], model: &str) -> Option<Vec<u8>> {
     let reply = json::object(body)?;
-    let choice = reply.member("choices")?.elements()?.next()?;
+    let choice = only_choice(reply.member("choices")?)?;
     let said = choice.member("message")?;
     let mut out = String::with_capacity(body.len() + 256);
     let mut message = Object::open(&mut out);
@@ -53,6 +53,12 @@ pub fn message_from_chat(body: &[u8], model: &str) -> Option<Vec<u8>> {
     write_usage(&mut message, counted);
     message.close();
     Some(out.into_bytes())
+}
+
+/// The choice that a message is made of: the one with number 0, or without any.
+pub(super) fn only_choice(choices: RawJson<'_>) -> Option<RawJson<'_>> {
+    let number = |choice: &RawJson<'_>| choice.member("index").and_then(RawJson::integer).unwrap_or(0);
+    choices.elements()?.find(|choice| number(choice) == 0)
 }
 
 /// The members with which every message begins.

@@ -18,7 +18,7 @@ pub struct Translated {
 }
 
 /// Members that are read here. Others are carried on as they stand.
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 17] = [
     "model",
     "messages",
     "system",
@@ -31,6 +31,7 @@ const KEYS: [&str; 16] = [
     "output_config",
     "output_format",
     "thinking",
+    "n",
     "stream_options",
     // These speak to Anthropic's own servers and change no answer of an engine.
     "service_tier",
@@ -68,14 +69,17 @@ pub fn messages_to_chat(body: &[u8]) -> Result<Translated, ViewError> {
         output_config,
         output_format,
         _thinking,
-        _,
-        _,
-        _,
-        _,
+        n,
+        ..,
     ] = fields(body, KEYS)?.map(there);
     // `fields` has read it as text.
     let text = std::str::from_utf8(body).unwrap_or_default();
     let mut untranslatable = None;
+    // No member of a message, which is one reply; a chat's would be several, of which all but one were thrown away.
+    let several = n.is_some_and(|n| n.integer() != Some(1));
+    if several {
+        untranslatable = Some("n is no member of a message, which is one reply: leave it out".to_owned());
+    }
     let mut out = String::with_capacity(text.len() + 256);
     let mut chat = Object::open(&mut out);
     chat.some("model", model);
@@ -108,6 +112,8 @@ pub fn messages_to_chat(body: &[u8]) -> Result<Translated, ViewError> {
         "user" => user.is_some(),
         "parallel_tool_calls" => tool_choice.is_some(),
         "response_format" => formatted,
+        // Routing goes by it.
+        "n" => !several,
         _ => KEYS.contains(&name),
     };
     for (key, value) in json::members(text).flatten() {

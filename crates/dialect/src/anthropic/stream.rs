@@ -8,7 +8,7 @@
 
 use super::{
     error,
-    reply::{Stop, head, message_id, write_usage},
+    reply::{Stop, head, message_id, only_choice, write_usage},
 };
 use crate::{
     RawJson, Usage,
@@ -154,8 +154,8 @@ impl MessageStream {
         if self.state == State::Before {
             self.begin(chunk, out);
         }
-        // Only one choice was asked for.
-        let Some(choice) = chunk.member("choices").and_then(|all| all.elements()?.next()) else { return Ok(()) };
+        // Only one choice was asked for; those of an engine that gives more all the same would run into each other.
+        let Some(choice) = chunk.member("choices").and_then(only_choice) else { return Ok(()) };
         if let Some(delta) = choice.member("delta") {
             for name in ["reasoning_content", "reasoning"] {
                 let text = delta.member(name).and_then(RawJson::string).filter(|text| !text.is_empty());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use config::Settings;
+use config::{ListenerTls, Settings};
 
 use super::{Finding, Findings};
 use crate::{
@@ -37,16 +37,24 @@ pub(crate) fn router(settings: &Settings, surroundings: &Surroundings) -> Vec<Ch
 }
 
 fn listener_exposed(settings: &Settings, surroundings: &Surroundings) -> Finding {
-    let listen = &settings.server.listen;
-    if listen.is_local() {
-        return Finding::ok("clients connect from this machine only").found(listen);
-    }
+    let server = &settings.server;
+    let Some(open) = std::iter::once(&server.listen).chain(&server.also_listen).find(|place| !place.is_local()) else {
+        return Finding::ok("clients connect from this machine only").found(&server.listen);
+    };
     if surroundings.api_key {
-        return Finding::ok("clients must send a key").found(listen);
+        return Finding::ok("clients must send a key").found(open);
     }
-    let message = format!("{listen} can be reached from other machines, and no key is required");
-    let fix = "require a key (--api-key KEY or WARMROUTE_API_KEY), or set server.listen: \"127.0.0.1:8080\"";
-    Finding::warn(message, fix).found(listen)
+    if knows_its_clients(server.tls.as_ref()) {
+        return Finding::ok("clients must show a certificate").found(open);
+    }
+    let message = format!("{open} can be reached from other machines, and no key is required");
+    let key = "require a key (--api-key KEY or WARMROUTE_API_KEY)";
+    let fix = if *open == server.listen {
+        format!("{key}, or set server.listen: \"127.0.0.1:8080\"")
+    } else {
+        format!("{key}, or leave {open} out of server.also_listen")
+    };
+    Finding::warn(message, fix).found(open)
 }
 
 fn admin_exposed(settings: &Settings) -> Finding {
@@ -57,8 +65,16 @@ fn admin_exposed(settings: &Settings) -> Finding {
     if admin.token_file.is_some() {
         return Finding::ok("operators must send a token").found(&admin.listen);
     }
+    if knows_its_clients(admin.tls.as_ref()) {
+        return Finding::ok("operators must show a certificate").found(&admin.listen);
+    }
     let message = format!("{} can be reached from other machines, and no token is required", admin.listen);
     Finding::fail(message, "set admin.token_file: FILE, or admin.listen: \"127.0.0.1:9191\"").found(&admin.listen)
+}
+
+/// Whether only those with a certificate of a named authority get in.
+fn knows_its_clients(tls: Option<&ListenerTls>) -> bool {
+    tls.is_some_and(|tls| tls.client_ca.is_some())
 }
 
 fn limits_fd(settings: &Settings, surroundings: &Surroundings) -> Finding {
@@ -169,6 +185,34 @@ mod tests {
         assert_eq!(judged(open, &Surroundings::default(), "listener_exposed").status, Status::Warn);
         let keyed = Surroundings { api_key: true, ..Surroundings::default() };
         assert_eq!(judged(open, &keyed, "listener_exposed").status, Status::Ok);
+    }
+
+    #[test]
+    #[contract("G28")]
+    fn a_certificate_of_every_client_protects_a_listener_as_a_key_or_a_token_does() {
+        let known = "server: {listen: \"0.0.0.0:8080\", tls: {cert: c, key: k, client_ca: a}}\n\
+                     admin: {listen: \"0.0.0.0:9191\", tls: {cert: c, key: k, client_ca: a}}\n";
+        for id in ["listener_exposed", "admin_exposed"] {
+            let check = judged(known, &Surroundings::default(), id);
+            assert_eq!((check.status, check.message.contains("certificate")), (Status::Ok, true), "{check:?}");
+        }
+        // Encryption alone keeps nobody out.
+        let encrypted = "server: {listen: \"0.0.0.0:8080\", insecure_open: true, tls: {cert: c, key: k}}";
+        let check = judged(encrypted, &Surroundings::default(), "listener_exposed");
+        assert_eq!(check.status, Status::Warn, "{check:?}");
+    }
+
+    #[test]
+    #[contract("G28")]
+    fn every_listener_for_clients_is_looked_at() {
+        let yaml = "server: {also_listen: [\"unix:/run/w.sock\", \"0.0.0.0:8081\"], insecure_open: true}";
+        let check = judged(yaml, &Surroundings::default(), "listener_exposed");
+        assert_eq!(check.status, Status::Warn, "{check:?}");
+        assert!(check.message.starts_with("0.0.0.0:8081") && check.fix.is_some_and(|fix| fix.contains("also_listen")));
+        let keyed = Surroundings { api_key: true, ..Surroundings::default() };
+        assert_eq!(judged(yaml, &keyed, "listener_exposed").status, Status::Ok);
+        let local = "server: {also_listen: [\"unix:/run/w.sock\", \"127.0.0.1:8081\"]}";
+        assert_eq!(judged(local, &Surroundings::default(), "listener_exposed").status, Status::Ok);
     }
 
     #[test]

@@ -135,6 +135,11 @@ impl ArtefactStore {
         Some(found)
     }
 
+    /// Every tokenizer that somebody has, whether or not a worker lists its model now.
+    pub(crate) fn loaded(&self) -> Vec<Arc<PromptModel>> {
+        self.loaded.lock().values().filter_map(Weak::upgrade).collect()
+    }
+
     /// Ids of the models that [`Self::configured`] may know.
     pub(crate) fn configured_ids(&self) -> impl Iterator<Item = &str> {
         let entries = self.models.entries.iter();

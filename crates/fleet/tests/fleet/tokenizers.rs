@@ -7,6 +7,7 @@ use std::{
 };
 
 use config::Tokenizer;
+use contract_id::contract;
 use fleet::{HubCache, TokenizerSource, artefacts::check_dir};
 
 use crate::{
@@ -173,5 +174,34 @@ async fn a_configured_directory_is_known_before_any_worker_has_answered() {
     let again = running.fleet.configured_artefacts("tiny").await.expect("it still is");
     assert!(Arc::ptr_eq(&found, &again), "loaded once");
     assert!(running.fleet.configured_artefacts("m").await.is_none());
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+#[contract("F75")]
+async fn a_tokenizer_is_known_for_as_long_as_it_is_loaded_whoever_lists_its_model() {
+    let engine = engine_with_root(&fixture().display().to_string()).await;
+    let mut parts = parts(vec![worker("w1", &engine.url())]);
+    let other = tempfile::tempdir().unwrap();
+    copy_to(other.path());
+    // Other files make another tokenizer of it.
+    fs::write(other.path().join("tokenizer_config.json"), "{}").unwrap();
+    let own = parts.models.defaults.clone();
+    let configured = config::Model { tokenizer: Tokenizer::Directory(other.path().to_owned()), ..own };
+    parts.models.entries.insert("tiny".into(), configured);
+    let running = start(parts);
+    let said = running.verdict("w1 ").await;
+    assert!(said.ends_with("tokenizer=exact"), "{said}");
+    let knows = |one: &Arc<_>| running.fleet.tokenizers().iter().any(|known| Arc::ptr_eq(known, one));
+    let tiny = running.fleet.configured_artefacts("tiny").await.and_then(|found| found.prompt.clone()).unwrap();
+    assert!(knows(&tiny), "no worker lists it");
+    let m = running.fleet.snapshot().model("m").and_then(|model| model.artefacts.prompt.clone()).unwrap();
+    assert!(knows(&m));
+    engine.models(&["n"]);
+    running.fleet.doubt(running.ready("w1").await.id);
+    drop(running.until("the model gone", |snapshot| snapshot.model("m").is_none()).await);
+    assert!(knows(&m), "it may come back with what it was told");
+    drop(m);
+    assert_eq!(running.fleet.tokenizers().len(), 1, "what nobody has is gone");
     running.fleet.stop().await;
 }

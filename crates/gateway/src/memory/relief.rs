@@ -16,9 +16,8 @@ impl Gateway {
             (true, true) => Relief::Shrink,
             (true, false) => Relief::StopWrites,
         });
-        let snapshot = self.fleet.snapshot();
-        let prompts = snapshot.models.values().filter_map(|model| model.artefacts.prompt.as_ref());
-        for prompt in prompts {
+        // Not only of models that are listed now: one that was closed and comes back after this would stay so.
+        for prompt in self.fleet.tokenizers() {
             prompt.take_new(takes_new);
             if small {
                 prompt.shrink();

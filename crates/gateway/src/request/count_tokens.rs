@@ -18,7 +18,7 @@ use super::{
     reply::{self, ReplyBody},
     settle::Settle,
     tokenize,
-    wording::{Spoken, Wording},
+    wording::{Spoken, VOLATILE_PREFIX, Wording},
 };
 use crate::Gateway;
 
@@ -27,6 +27,9 @@ pub(super) async fn count_tokens(gateway: &Arc<Gateway>, mut call: Call, mut set
     let asked = async {
         let wording = Wording::of(gateway, Dialect::Messages, &mut call).await?;
         let (dialect, chat) = wording.routed_by(&call);
+        if wording.shortened {
+            settle.told().rewrote(VOLATILE_PREFIX);
+        }
         let id: Arc<str> = Arc::from(&*wording.seen(dialect, &chat)?.model);
         let snapshot = gateway.fleet.snapshot();
         let own = match snapshot.model(&id).and_then(|model| model.artefacts.prompt.clone()) {
@@ -54,7 +57,11 @@ pub(super) async fn count_tokens(gateway: &Arc<Gateway>, mut call: Call, mut set
     match counted {
         Some(count) => {
             settle.passed(200);
-            reply::bytes(200, format!(r#"{{"input_tokens":{count}}}"#).into_bytes(), settle.request_id())
+            let body = format!(r#"{{"input_tokens":{count}}}"#).into_bytes();
+            let mut response = reply::bytes(200, body, settle.request_id());
+            // What was counted is what a worker would be sent.
+            reply::tell_rewrites(response.headers_mut(), settle.told_of().rewrites());
+            response
         }
         None => {
             let message = "the tokens of this request can be counted neither here nor by a worker: set a tokenizer for the \

@@ -44,6 +44,8 @@ pub(crate) struct Placement<'a> {
     pub(crate) failed: &'a [Pin],
     /// Who has words for it.
     pub(crate) spoken: Spoken,
+    /// Only who takes the very words that this one was sent; `None`: they are chosen for whoever it will be.
+    pub(crate) worded_for: Option<&'a WorkerView>,
 }
 
 /// A decision with its load already counted, and the guard that frees it.
@@ -167,8 +169,19 @@ fn with_job<T>(
     lot: u64,
     act: impl FnOnce(Moment, &Job<'_>) -> T,
 ) -> T {
-    let Placement { overrides, prompt, ties, salt, expected_output_tokens, answer, pin, failed, spoken, .. } =
-        placement;
+    let Placement {
+        overrides,
+        prompt,
+        ties,
+        salt,
+        expected_output_tokens,
+        answer,
+        pin,
+        failed,
+        spoken,
+        worded_for,
+        ..
+    } = placement;
     let split = gateway.prefill.split(model).filter(|_| !matches!(placement.handover, Handover::NoPrompt));
     let (own, policies) = (gateway.rules.by_model.of(model), Policies::of(gateway, overrides, model));
     let busy_threshold = own.busy_threshold.or(gateway.rules.busy_threshold);
@@ -181,7 +194,7 @@ fn with_job<T>(
         let asked_for = pin.is_none_or(|pin| pin.allows(candidate.target));
         let reason = if failed.iter().any(|failed| failed.allows(candidate.target)) {
             Some(ExcludeReason::FailedBefore)
-        } else if !spoken.by(worker) {
+        } else if !spoken.by(worker) || worded_for.is_some_and(|other| !takes_the_same_words(worker, other)) {
             Some(ExcludeReason::Dialect)
         } else {
             // One that was not asked for is left to the router to say so: that it is busy too is no reason to wait.
@@ -307,6 +320,11 @@ fn unusable(unusable: &Unusable) -> Excluded {
             WorkerState::Unknown | WorkerState::Down | WorkerState::Ready => ExcludeReason::Unhealthy,
         },
     }
+}
+
+/// Whether one may be sent what was written for the other.
+fn takes_the_same_words(worker: &WorkerView, other: &WorkerView) -> bool {
+    worker.messages == other.messages && worker.engine == other.engine
 }
 
 /// Whether its cache is fuller than allowed, by its own figure. Without one a worker is never busy.

@@ -107,13 +107,16 @@ fn elsewhere(
 ) -> Option<(Placed, Asked)> {
     let mut failed = placement.failed.to_vec();
     failed.push(Pin { worker: first.target.worker, rank: None });
-    let other = Placement { salt: placement.salt.clone(), pin: None, failed: &failed, ..*placement };
+    let worded_for = Some(&*first.worker);
+    let other = Placement { salt: placement.salt.clone(), pin: None, failed: &failed, worded_for, ..*placement };
     let Place::Found(placed) = decide::place(gateway, model, &other, None) else { return None };
     let target = placed.lease.target();
-    let found = model.candidates.iter().find(|candidate| candidate.target == target)?;
-    let worker = Arc::clone(&found.worker);
-    // The body is worded for the first one.
-    let alike = worker.messages == first.worker.messages && worker.engine == first.worker.engine;
+    let found = model.candidates.iter().find(|candidate| candidate.target == target);
     // Two workers for the prompt and two for the reply would be four at once.
-    (alike && placed.prefill.is_none()).then_some((*placed, Asked { worker, target }))
+    let Some(found) = found.filter(|_| placed.prefill.is_none()) else {
+        placed.lease.withdraw();
+        return None;
+    };
+    let worker = Arc::clone(&found.worker);
+    Some((*placed, Asked { worker, target }))
 }

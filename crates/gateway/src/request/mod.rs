@@ -278,6 +278,7 @@ async fn carried(
             handover: &handover,
             failed: &tries.excluded,
             spoken: wording.spoken,
+            worded_for: None,
         };
         // One that is tried again has waited, unless nobody was left to try it; and one without a prompt asks for no work worth waiting for.
         let may_wait = (tries.last.is_none() || tries.waits_for_anybody) && !matches!(handover, Handover::NoPrompt);

@@ -99,9 +99,7 @@ pub(crate) fn explain(fields: &mut HeaderMap, settle: &Settle) {
         compat_headers::hooks(fields, settle);
     }
     let Some(won) = settle.won() else { return };
-    if !settle.rewrites().is_empty() {
-        insert(fields, HeaderName::from_static("x-warmroute-rewrites"), &settle.rewrites().join(","));
-    }
+    tell_rewrites(fields, settle.rewrites());
     if !shown.expose {
         return;
     }
@@ -111,6 +109,13 @@ pub(crate) fn explain(fields: &mut HeaderMap, settle: &Settle) {
     fields.insert("x-warmroute-predicted-cached-tokens", HeaderValue::from(won.predicted_cached_tokens));
     if shown.vllm_router {
         compat_headers::vllm_router(fields, settle, won);
+    }
+}
+
+/// Lists what was changed of the client's body, if anything was.
+pub(super) fn tell_rewrites(fields: &mut HeaderMap, rewrites: &[&str]) {
+    if !rewrites.is_empty() {
+        insert(fields, HeaderName::from_static("x-warmroute-rewrites"), &rewrites.join(","));
     }
 }
 

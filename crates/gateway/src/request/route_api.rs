@@ -181,6 +181,7 @@ impl<'a> Asking<'a> {
             handover: &self.handover,
             failed: &self.exclude,
             spoken: Spoken::All,
+            worded_for: None,
         }
     }
 

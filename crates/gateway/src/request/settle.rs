@@ -4,6 +4,7 @@
 //! ends the request ends the `Settle`: dropping it frees the load, counts one outcome and completes the receipt. A
 //! request whose end nobody announced is one whose client left.
 
+mod attempts;
 mod hedge;
 mod log;
 mod prefill;
@@ -22,11 +23,12 @@ use routing::{
 };
 
 use self::{
+    attempts::OpenAttempt,
     log::{End, Logged},
     told::Leaves,
 };
 use super::{
-    dispatch::{BodyKind, Content, Failure},
+    dispatch::{BodyKind, Content},
     looked_up::LookedUp,
     receipt::{About, Decided},
     told::Told,
@@ -95,13 +97,6 @@ enum Ending {
     Proper,
     /// Without having said that it is whole.
     Unfinished,
-}
-
-#[derive(Debug)]
-struct OpenAttempt {
-    target: Target,
-    name: Arc<str>,
-    started: Moment,
 }
 
 impl Settle {
@@ -214,20 +209,6 @@ impl Settle {
         }
     }
 
-    /// The attempt failed with nothing forwarded: its load is free.
-    pub(crate) fn attempt_failed(&mut self, failure: &Failure) {
-        if let Some(lease) = self.lease.take() {
-            lease.fail();
-        }
-        if let Some(kind) = failure.kind {
-            self.worker_failed(kind);
-        }
-        if let Some(open) = &self.open {
-            self.throttled(failure, open.target, &open.name);
-        }
-        self.close_attempt(failure.class, failure.result, failure.status);
-    }
-
     /// The reply's head goes out: from here on nothing is tried again.
     pub(crate) fn committed(&mut self, status: u16, content: &Content) {
         self.status = Some(status);
@@ -287,14 +268,14 @@ impl Settle {
     /// The worker ended its stream properly and had not said that it is whole. The client gets it as it is.
     pub(crate) fn unfinished(&mut self) {
         self.ending = Ending::Unfinished;
-        self.worker_failed(FailureKind::Incomplete);
+        self.blamed(FailureKind::Incomplete);
     }
 
     /// A running reply was cut; `kind` says what the worker did wrong, if it did.
     pub(crate) fn cut(&mut self, code: ErrorCode, kind: Option<FailureKind>) {
         tracing::warn!(request_id = %self.request_id, code = code.as_str(), "reply cut");
         if let Some(kind) = kind {
-            self.worker_failed(kind);
+            self.blamed(kind);
         }
         self.end = Some(OutcomeKind::UpstreamError);
         self.close_attempt(Some(AttemptClass::C3), AttemptResult::MidStream, self.status);
@@ -318,47 +299,6 @@ impl Settle {
     pub(crate) fn passed(&mut self, status: u16) {
         self.status = Some(status);
         self.end = Some(outcome_of(status));
-    }
-
-    fn worker_failed(&self, kind: FailureKind) {
-        let Some(open) = &self.open else { return };
-        self.gateway.fleet.report_failure(open.target.worker, kind);
-        if kind == FailureKind::Refused {
-            self.gateway.pools.forget(open.target.worker);
-        }
-        self.gateway.metrics.worker_failed(&open.name, kind.as_str());
-        if kind == FailureKind::Incomplete {
-            self.gateway.metrics.stream_incomplete(&open.name);
-        }
-    }
-
-    /// A worker that throttles is healthy; others are asked for as long as it wishes.
-    fn throttled(&self, failure: &Failure, target: Target, name: &str) {
-        if failure.status != Some(429) {
-            return;
-        }
-        self.gateway.metrics.throttled(name);
-        if let Some(wait) = failure.wait.filter(|wait| !wait.is_zero()) {
-            self.gateway.on_hold.put(target.worker, self.gateway.clock.now(), wait);
-        }
-    }
-
-    fn close_attempt(&mut self, class: Option<AttemptClass>, result: AttemptResult, status: Option<u16>) {
-        let Some(open) = self.open.take() else { return };
-        self.gateway.metrics.attempted(class.map_or("", AttemptClass::as_str), result.as_str());
-        // A whole reply may be judged yet, and of an attempt of class C0 the engine has seen nothing.
-        if result != AttemptResult::Ok && class != Some(AttemptClass::C0) {
-            self.unjudged(open.target, open.started);
-        }
-        self.attempts.push(Attempt {
-            n: u32::try_from(self.attempts.len()).unwrap_or(u32::MAX).saturating_add(1),
-            target: open.target,
-            name: open.name,
-            class,
-            result,
-            status,
-            ms: self.gateway.clock.now().ms_since(open.started),
-        });
     }
 
     /// Puts the receipt into the ring, or completes the one that is there.
@@ -387,13 +327,6 @@ impl Settle {
         let receipt = Receipt { attempts, rewrites, outcome, ..about.receipt(decided) };
         self.log_shown(&receipt);
         self.gateway.ring.push(receipt);
-    }
-
-    /// The engine may have looked the prompt up, and what came of it says nothing.
-    fn unjudged(&self, target: Target, sent: Moment) {
-        let Some(looked_up) = self.looked_up else { return };
-        let until = self.first_token.unwrap_or_else(|| self.gateway.clock.now());
-        self.gateway.judge.unjudged(target, looked_up.unjudged(sent, until));
     }
 
     /// Hands in what was predicted and what came of it. `None` if that cannot be judged, else the cached tokens, where

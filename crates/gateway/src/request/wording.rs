@@ -35,6 +35,8 @@ const COST_PER_BYTE: Duration = Duration::from_nanos(12);
 /// Where messages are asked for, at workers that have them.
 const MESSAGES: &str = "/v1/messages";
 const CHAT: &str = "/v1/chat/completions";
+/// What the header of rewrites says of the line that was taken out.
+pub(super) const VOLATILE_PREFIX: &str = "volatile_prefix";
 
 /// Which workers have words for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +92,7 @@ pub(super) struct Wording {
     /// The response that it goes on from.
     previous: Option<Box<str>>,
     /// A line was taken out of it, for whomever it goes to.
-    shortened: bool,
+    pub(super) shortened: bool,
 }
 
 impl Wording {
@@ -183,7 +185,7 @@ impl Wording {
         handed_over: bool,
         asked: &Asked,
     ) -> Result<Said<'c>, ApiError> {
-        let mut rewrites = if self.shortened { vec!["volatile_prefix"] } else { Vec::new() };
+        let mut rewrites = if self.shortened { vec![VOLATILE_PREFIX] } else { Vec::new() };
         let as_it_came =
             |rewrites| Said { call: Cow::Borrowed(call), back: Back::AsItCame, rewrites, is_openai: false };
         if self.dialect == Dialect::Chat && worker.engine == Engine::Anthropic {

@@ -7,6 +7,7 @@ use std::{
     collections::{BTreeMap, HashSet},
     net::SocketAddr,
     path::Path,
+    sync::Arc,
     time::Duration,
 };
 
@@ -16,7 +17,7 @@ use kv_blocks::Moment;
 use serde_json::{Value, json};
 use tokio::time::MissedTickBehavior;
 
-use super::{Live, TRY_AGAIN, file_watch::Version};
+use super::{Live, TRY_AGAIN, file_watch::Version, members::name_in};
 
 /// The file is looked at as often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -24,7 +25,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const MOST: usize = 10_000;
 
 /// Follows every configured source; never returns.
-pub(super) async fn follow(live: &Live) {
+pub(super) async fn follow(live: &Arc<Live>) {
     let discovery = &live.started.discovery;
     let file = async {
         if let Some(path) = &discovery.file {
@@ -35,7 +36,7 @@ pub(super) async fn follow(live: &Live) {
     std::future::pending::<()>().await;
 }
 
-async fn follow_file(live: &Live, path: &Path) {
+async fn follow_file(live: &Arc<Live>, path: &Path) {
     let source = path.display().to_string();
     let mut told = Told::new(live, source.clone());
     let mut seen = None;
@@ -51,7 +52,7 @@ async fn follow_file(live: &Live, path: &Path) {
             }
         }
         // Also without news: what was held back may be believed by now.
-        told.again();
+        told.again().await;
         told.heard();
     }
 }
@@ -63,20 +64,30 @@ fn read(path: &Path, source: &str) -> Result<Vec<(String, MoreWorker)>, Vec<Prob
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(vec![Problem::unreadable(source, error)]),
     };
-    let entries = config::worker_entries(&text, source)?;
-    Ok(entries.into_iter().take(MOST).map(|entry| (entry.text.clone(), entry)).collect())
+    Ok(keyed(config::worker_entries(&text, source)?))
 }
 
-async fn follow_name(live: &Live, name: &DnsName) {
+/// Entries by the name of their worker, which stays when the rest of an entry is edited. Those without a usable name, and
+/// others of a name that was there already, are known by their text: what is wrong with them is said later.
+fn keyed(entries: Vec<MoreWorker>) -> Vec<(String, MoreWorker)> {
+    let mut names = HashSet::new();
+    let mut key = |entry: &MoreWorker| {
+        let name = name_in(&entry.text).filter(|name| names.insert(name.clone()));
+        name.unwrap_or_else(|| entry.text.clone())
+    };
+    entries.into_iter().take(MOST).map(|entry| (key(&entry), entry)).collect()
+}
+
+async fn follow_name(live: &Arc<Live>, name: &DnsName) {
     let mut told = Told::new(live, format!("dns {}", name.host));
     let mut ticks = ticks(name.interval);
     loop {
         ticks.tick().await;
         match addresses(name).await {
-            Ok(addresses) => told.now(addresses.into_iter().map(|address| entry(name, &address)).collect()),
+            Ok(addresses) => told.now(addresses.into_iter().map(|address| entry(name, &address)).collect()).await,
             Err(error) => {
                 told.trouble(&error.to_string());
-                told.again();
+                told.again().await;
                 told.heard();
             }
         }
@@ -121,7 +132,7 @@ fn ticks(every: Duration) -> tokio::time::Interval {
 
 /// One source, and what the router was last told of it.
 struct Told<'a> {
-    live: &'a Live,
+    live: &'a Arc<Live>,
     source: String,
     damper: Damper,
     last: Vec<MoreWorker>,
@@ -134,7 +145,7 @@ struct Told<'a> {
 }
 
 impl<'a> Told<'a> {
-    fn new(live: &'a Live, source: String) -> Self {
+    fn new(live: &'a Arc<Live>, source: String) -> Self {
         let discovery = &live.started.discovery;
         let damper = Damper::new(discovery.empty_list_grace, discovery.flap_damping);
         Self {
@@ -150,21 +161,22 @@ impl<'a> Told<'a> {
     }
 
     /// The source lists these.
-    fn now(&mut self, listed: Vec<(String, MoreWorker)>) {
+    async fn now(&mut self, listed: Vec<(String, MoreWorker)>) {
         self.listed = listed;
-        self.again();
+        self.again().await;
         self.heard();
     }
 
     /// The source lists what it did before; what was held back may be believed by now.
-    fn again(&mut self) {
+    async fn again(&mut self) {
         let now = self.live.parts.clock.now();
         let believed = self.damper.settle(now, &self.listed);
         let again = self.refused_at.is_some_and(|refused| now.since(refused) >= TRY_AGAIN);
         if believed == self.last && !again {
             return;
         }
-        match self.live.found(&self.source, believed.clone()) {
+        let (source, workers) = (self.source.clone(), believed.clone());
+        match self.live.aside(move |live| live.found(&source, workers)).await {
             Ok(()) => (self.trouble, self.refused_at) = (None, None),
             Err(problems) => {
                 self.refused_at = Some(now);
@@ -294,6 +306,25 @@ mod tests {
         assert_eq!(names(damper.settle(at(2), &[])), ["a"]);
         assert_eq!(names(damper.settle(at(61), &[])), ["a"]);
         assert_eq!(names(damper.settle(at(62), &[])), Vec::<String>::new());
+    }
+
+    #[test]
+    #[contract("F84")]
+    fn a_worker_whose_entry_is_edited_while_it_comes_and_goes_stays_one_worker() {
+        let list = |entries: &[&str]| {
+            let entry = |text: &&str| MoreWorker { origin: "test".to_owned(), text: (*text).to_owned() };
+            keyed(entries.iter().map(entry).collect())
+        };
+        let mut damper = damper();
+        let a = r#"{"name":"a","url":"http://h:1"}"#;
+        let [old, new] = [r#"{"url":"http://h:2"}"#, r#"{"url":"http://h:2","weight":2}"#];
+        for (second, entries) in [(0, &[a, old][..]), (1, &[a]), (2, &[a, old]), (3, &[a])] {
+            damper.settle(at(second), &list(entries));
+        }
+        assert_eq!(names(damper.settle(at(4), &list(&[a]))), [a, old], "it is held on to");
+        assert_eq!(names(damper.settle(at(5), &list(&[a, new]))), [a, new]);
+        // Two of one name stay two, for somebody to say so.
+        assert_eq!(names(damper.settle(at(6), &list(&[a, new, old]))), [a, new, old]);
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub(crate) async fn keep(live: Arc<Live>) {
     tokio::join!(look(&live), signals(&live), discovered::follow(&live));
 }
 
-async fn look(live: &Live) {
+async fn look(live: &Arc<Live>) {
     let path = live.state.lock().sources.path().cloned();
     let mut seen = path.as_deref().and_then(Version::of);
     // The start read it a moment before it was first looked at.
@@ -45,14 +45,14 @@ async fn look(live: &Live) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        live.end_leases();
+        live.aside(Live::end_leases).await;
         let Some(path) = &path else { continue };
         let now = Version::of(path);
         if now == seen && !std::mem::take(&mut stale) {
             continue;
         }
         match (seen, now) {
-            (_, Some(_)) => drop(live.reload_because("file", false)),
+            (_, Some(_)) => drop(live.aside(|live| live.reload_because("file", false)).await),
             (Some(_), None) => {
                 tracing::error!(path = %path.display(), "the configuration file is gone: what it said stays in force");
                 live.set_refused(true);
@@ -63,12 +63,12 @@ async fn look(live: &Live) {
     }
 }
 
-async fn signals(live: &Live) {
+async fn signals(live: &Arc<Live>) {
     let mut hang_up = match signal(SignalKind::hangup()) {
         Ok(hang_up) => hang_up,
         Err(error) => return tracing::warn!(%error, "SIGHUP could not be caught"),
     };
     while hang_up.recv().await.is_some() {
-        live.reload_because("signal", false);
+        live.aside(|live| live.reload_because("signal", false)).await;
     }
 }

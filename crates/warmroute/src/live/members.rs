@@ -188,7 +188,7 @@ impl Member {
 }
 
 /// The name of an entry as it was found.
-fn name_in(text: &str) -> Option<String> {
+pub(super) fn name_in(text: &str) -> Option<String> {
     match serde_json::from_str(text).ok()? {
         Value::Object(entry) => name_of(&entry),
         Value::String(short) => match short.find("://").and_then(|scheme| short[..scheme].split_once('=')) {

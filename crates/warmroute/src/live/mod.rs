@@ -58,6 +58,9 @@ pub(crate) struct Live {
     parts: Parts,
     /// As of the start: what cannot be taken over stays like this.
     started: Arc<Settings>,
+    /// Held for a line.
+    in_force: Mutex<Arc<Settings>>,
+    /// Held while a change is made, which takes as long as files do: see [`Self::aside`].
     state: Mutex<State>,
     reloads: Family<Outcome, Counter>,
     /// Sources of discovery that have answered once.
@@ -67,7 +70,6 @@ pub(crate) struct Live {
 }
 
 struct State {
-    in_force: Arc<Settings>,
     sources: Sources,
     history: History,
 }
@@ -99,15 +101,29 @@ impl Live {
         registry.register("warmroute_config_reloads", "Changes of the configuration by result", reloads.clone());
         let mut history = History::default();
         history.applied(parts.clock.wall(), "start", Vec::new(), sources.clone());
-        let state = Mutex::new(State { in_force: Arc::clone(&settings), sources, history });
         Arc::new(Self {
             parts,
+            in_force: Mutex::new(Arc::clone(&settings)),
             started: settings,
-            state,
+            state: Mutex::new(State { sources, history }),
             reloads,
             heard: watch::Sender::new(0),
             refused: AtomicBool::new(false),
         })
+    }
+
+    /// Makes a change, or asks what only changes know, where no request waits for it: files are read and written, and
+    /// another change may have to end first. One that was begun goes on when its caller leaves.
+    async fn aside<T: Send + 'static>(self: &Arc<Self>, change: impl FnOnce(&Self) -> T + Send + 'static) -> T {
+        let live = Arc::clone(self);
+        match tokio::task::spawn_blocking(move || change(&live)).await {
+            Ok(done) => done,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The program ends.
+                Err(_) => std::future::pending().await,
+            },
+        }
     }
 
     /// Reads the file anew, because of `why`.
@@ -136,7 +152,7 @@ impl Live {
     ) -> Result<T, NotTaken> {
         let state = &mut *self.state.lock();
         let mut sources = state.sources.clone();
-        let changed = change(sources.members_mut(), &state.in_force)?;
+        let changed = change(sources.members_mut(), &self.settings())?;
         if sources == state.sources {
             // A lease may have been renewed.
             state.sources = sources;
@@ -185,7 +201,8 @@ impl Live {
         };
         let restart_needed = Changes::between(&self.started, &new).restart_needed;
         let new = new.taken_over(&self.started);
-        let changed = Changes::between(&state.in_force, &new).live;
+        let in_force = self.settings();
+        let changed = Changes::between(&in_force, &new).live;
         if dry_run {
             return Reloaded { applied: false, changed, restart_needed, problems: Vec::new() };
         }
@@ -196,6 +213,9 @@ impl Live {
         self.parts.cache.reconfigure(&new.response_cache);
         self.parts.gateway.reconfigure(wire_up::limits(&new), wire_up::rules(&new, self.parts.scheme));
         logging::set_level(new.logging.level);
+        for problem in new.passed_over().iter().filter(|problem| !in_force.passed_over().contains(problem)) {
+            tracing::warn!(%problem, source = why, "a worker is passed over, the others are taken in");
+        }
         if !changed.is_empty() || !restart_needed.is_empty() {
             tracing::info!(
                 source = why,
@@ -206,7 +226,8 @@ impl Live {
         }
         self.reloads.get_or_create(&APPLIED).inc();
         state.history.applied(at, why, changed.clone(), sources.clone());
-        (state.in_force, state.sources) = (Arc::new(new), sources);
+        *self.in_force.lock() = Arc::new(new);
+        state.sources = sources;
         Reloaded { applied: true, changed, restart_needed, problems: Vec::new() }
     }
 
@@ -250,7 +271,7 @@ impl Live {
 
 impl Control for Live {
     fn settings(&self) -> Arc<Settings> {
-        Arc::clone(&self.state.lock().in_force)
+        Arc::clone(&self.in_force.lock())
     }
 
     fn reload(&self, dry_run: bool) -> Reloaded {

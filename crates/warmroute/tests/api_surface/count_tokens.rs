@@ -1,5 +1,6 @@
 //! `/v1/messages/count_tokens`: here, by a worker that takes messages, by the engine's tokens.
 
+use contract_id::contract;
 use serde_json::json;
 
 use crate::{
@@ -50,4 +51,33 @@ fn where_nobody_can_count_that_is_said() {
     let reply = RawClient::post(&router.data(), PATH, br#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#);
     assert_eq!((reply.status, reply.json()["error"]["type"].as_str()), (404, Some("not_found_error")));
     assert!(reply.text().contains("models.entries"), "{}", reply.text());
+}
+
+#[test]
+#[contract("I12")]
+fn a_line_that_was_taken_out_of_what_is_counted_is_told() {
+    let line = "x-anthropic-billing-header: cch=1;";
+    let body = json!({
+        "model": "m",
+        "system": [{"type": "text", "text": line}, {"type": "text", "text": "You are an agent."}],
+        "messages": [{"role": "user", "content": "hi"}],
+    })
+    .to_string();
+    let strips = "prefix_routing: {strip_volatile_prefix: true}\n";
+    // Counted by a worker.
+    let native = ScriptedEngine::speaking_messages(Reply::whole(json_reply("200 OK", "", r#"{"input_tokens":7}"#)));
+    let pair = Pair::with(native, strips);
+    let (seen, reply) = pair.carried(PATH, &body);
+    assert!(!String::from_utf8_lossy(&seen.body).contains(line));
+    assert_eq!((reply.status, reply.header("x-warmroute-rewrites")), (200, Some("volatile_prefix")));
+    assert_eq!(pair.receipt(&reply)["rewrites"], json!(["volatile_prefix"]));
+    // And here.
+    let engine = ScriptedEngine::start(Reply::Silence);
+    engine.answer("/tokenize", "200 OK", r#"{"count":5,"max_model_len":100,"tokens":[1,2,3,4,5]}"#);
+    let own = format!("models: {{defaults: {{tokenizer: engine}}}}\nrouting: {{tokenize_budget: 10s}}\n{strips}");
+    let pair = Pair::with(engine, &own);
+    let reply = pair.post(PATH, &body);
+    assert_eq!((reply.status, reply.header("x-warmroute-rewrites")), (200, Some("volatile_prefix")));
+    let plain = pair.post(PATH, r#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#);
+    assert_eq!((plain.status, plain.header("x-warmroute-rewrites")), (200, None));
 }

@@ -35,6 +35,52 @@ fn workers_in_a_file_come_and_go_with_it_and_an_empty_or_broken_list_is_not_beli
     assert!(it.router.stderr().contains("ulr"), "the log says what is wrong: {}", it.router.stderr());
 }
 
+#[test]
+fn a_worker_found_under_a_name_of_the_file_is_passed_over_and_everything_else_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("engines.yaml");
+    let yaml = |urls: &[String]| {
+        format!("workers: [{{name: a, url: \"{}\"}}]\ndiscovery: {{file: \"{}\"}}\n", urls[0], list.display())
+    };
+    let it = Configured::start(3, yaml, &[]);
+    it.until_ready(&["a"]);
+    let urls = it.urls();
+    let found = |weight: u32| {
+        let entries = format!(
+            "- {{name: a, url: \"{}\"}}\n- {{name: b, url: \"{}\", weight: {weight}}}\n- {{name: b, url: \"{}\"}}\n",
+            urls[1], urls[1], urls[2]
+        );
+        std::fs::write(&list, entries).unwrap();
+    };
+    found(2);
+    it.until_ready(&["a", "b"]);
+    let url_of = |name: &str| {
+        let workers = it.router.workers();
+        let worker = workers.iter().find(|worker| worker["name"] == name).unwrap();
+        (worker["url"].clone(), worker["weight"].clone())
+    };
+    assert_eq!(url_of("a").0, json!(urls[0]), "the file's own");
+    assert_eq!(url_of("b"), (json!(urls[1]), json!(2.0)), "of two that are found, the first");
+    let log = it.router.stderr();
+    assert_eq!(log.matches("`a` is the name of another worker").count(), 1, "{log}");
+
+    // While it lasts, changes are taken over and leases end.
+    found(3);
+    eventually("its weight", || (url_of("b").1 == 3.0).then_some(()));
+    let leased = json!({"url": urls[2], "lease_ttl": "1s"}).to_string();
+    assert_eq!(it.call("PUT", "/admin/workers/c", leased.as_bytes()).status, 201);
+    it.until_ready(&["a", "b"]);
+    assert_eq!(it.router.stderr().matches("`a` is the name of another worker").count(), 1, "said once");
+    assert_eq!(it.reload(false).0, 200);
+
+    // Its name is free when the file has it no more.
+    it.write(&format!("discovery: {{file: \"{}\"}}\n", list.display()));
+    eventually("the one that was found", || {
+        let workers = it.router.workers();
+        workers.iter().any(|worker| worker["name"] == "a" && worker["url"] == json!(urls[1])).then_some(())
+    });
+}
+
 /// A name server that knows one name, which stands for as many addresses as it is told.
 fn name_server(addresses: Arc<Mutex<Vec<[u8; 4]>>>) -> String {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     configured::Configured,
-    harness::{RawClient, Router as _, assert_shape, eventually},
+    harness::{RawClient, Router as _, assert_shape, chat, eventually},
     load::Load,
 };
 
@@ -85,6 +85,32 @@ fn a_reload_on_request_says_what_changed_what_needs_a_restart_and_what_is_wrong(
     it.write(&two(&urls, "routing: {policy: least_loaded}\n"));
     it.router.signal("HUP");
     eventually("the signal", || (it.in_force("/routing/policy") == "least_loaded").then_some(()));
+}
+
+#[test]
+fn a_file_that_hangs_holds_up_the_changes_that_wait_for_it_and_nothing_else() {
+    let it = Configured::start(2, |urls| two(urls, "server: {runtime_threads: 2}\n"), &[]);
+    it.until_ready(&["a", "b"]);
+    // A pipe that nobody writes to: whoever opens it waits.
+    let pipe = it.folder.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo is there");
+    assert!(made.success());
+    std::fs::rename(&pipe, it.path()).unwrap();
+    let asked = |(method, path): (&str, &str)| {
+        let mut client = RawClient::connect(&it.router.admin());
+        client.send(method, path, &[], b"");
+        client
+    };
+    let changes = [("POST", "/admin/reload"), ("DELETE", "/admin/workers/b"), ("GET", "/admin/config/history")];
+    let waiting: Vec<RawClient> = changes.into_iter().cycle().take(9).map(asked).collect();
+    std::thread::sleep(Duration::from_secs(2));
+    for _ in 0..4 {
+        let served = RawClient::chat(&it.router.data(), &chat("sim", "hi", 2)).reply();
+        assert_eq!(served.status, 200, "{}", served.text());
+    }
+    assert_eq!(it.in_force("/server/runtime_threads"), 2, "what is in force can be asked for");
+    assert_eq!(it.states().len(), 2, "and nothing has changed yet");
+    drop(waiting);
 }
 
 #[test]

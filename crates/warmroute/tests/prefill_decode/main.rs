@@ -7,6 +7,7 @@ mod connectors;
 mod converted;
 mod failures;
 mod handed_over;
+mod hedged;
 mod messages;
 mod pools;
 mod who;

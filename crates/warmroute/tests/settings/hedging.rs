@@ -127,3 +127,75 @@ fn a_client_that_leaves_lets_both_go() {
     pair.quick.hang_up();
     pair.router.settled();
 }
+
+#[test]
+fn a_worker_that_needs_other_words_does_not_stand_in_the_way_of_one_that_takes_the_same() {
+    let slow = ScriptedEngine::start(Reply::Silence);
+    let (quick, native) = (ScriptedEngine::start(fine("quick")), ScriptedEngine::speaking_messages(fine("native")));
+    let config = "routing: {policy: round_robin}\nrequest: {hedge_after: 150ms, timeout: 5s}\n";
+    let workers = [
+        format!("slow={}", slow.url()),
+        format!("n1={}", native.url()),
+        format!("quick={}", quick.url()),
+        format!("n2={}", native.url().replace("127.0.0.1", "localhost")),
+    ];
+    let router = Program::serve_with(config, &workers, &[]).ready(4);
+    for n in 0..12 {
+        let reply = RawClient::chat(&router.data(), &chat("m", &format!("{n}"), 1)).reply();
+        assert_eq!(reply.status, 200, "request {n}: {}", reply.text());
+    }
+    assert!(slow.requests() > 0, "it had its turn");
+    let asked_beside = router.metric("warmroute_hedged_requests_total", "result=\"second\"");
+    assert_eq!(asked_beside, slow.requests() as f64);
+    router.settled();
+}
+
+#[test]
+fn what_was_rewritten_is_told_whoever_answers_first() {
+    let pair = pair(Reply::Silence, "");
+    let chat = r#"{"choices":[{"message":{"content":"yes"},"finish_reason":"stop"}]}"#;
+    pair.quick.script(Reply::whole(json_reply("200 OK", "", chat)));
+    let body = json!({"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "hi"}]}).to_string();
+    let reply = RawClient::post(&pair.router.data(), "/v1/messages", body.as_bytes());
+    assert_eq!((reply.status, reply.header("x-warmroute-worker")), (200, Some("quick")), "{}", reply.text());
+    assert_eq!(reply.header("x-warmroute-rewrites"), Some("messages"));
+    assert_eq!(pair.router.receipt_of(&reply)["rewrites"], json!(["messages"]));
+}
+
+#[test]
+fn a_turn_that_only_the_first_was_told_is_not_said_of_the_second() {
+    let engines = [ScriptedEngine::start(Reply::Silence), ScriptedEngine::start(fine("quick"))];
+    let worker = |(name, engine): (&str, &ScriptedEngine)| {
+        format!("  - {{name: {name}, type: vllm, url: \"{}\"}}\n", engine.url())
+    };
+    let workers: String = ["slow", "quick"].into_iter().zip(&engines).map(worker).collect();
+    let config = format!(
+        "workers:\n{workers}routing: {{policy: round_robin}}\nrequest: {{hedge_after: 150ms}}\nqueue: {{engine_priority: true}}\n"
+    );
+    let router = Program::serve_with(&config, &[], &[]).ready(2);
+    let body = chat("m", "hi", 1);
+    let (mut told, mut beside) = (0, 0);
+    while beside == 0 {
+        let reply = RawClient::chat(&router.data(), &body).reply();
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        let as_it_came = engines[1].next_request().body == body.to_string().into_bytes();
+        assert_eq!(reply.header("x-warmroute-rewrites"), (!as_it_came).then_some("priority"));
+        told += u32::from(!as_it_came);
+        beside = engines[0].requests();
+        assert!(told < 10, "the slow one has its turn");
+    }
+}
+
+#[test]
+#[contract("F14")]
+fn a_second_that_throttles_is_left_alone_as_a_first_is() {
+    let pair = pair(Reply::Late(Duration::from_millis(600), json_reply("200 OK", "", r#"{"id":"slow"}"#)), "");
+    pair.quick.once(Reply::whole(json_reply("429 Slow down", "retry-after: 60\r\n", "{}")));
+    let reply = pair.ask(&chat("m", "hi", 1));
+    assert_eq!((reply.status, reply.header("x-warmroute-worker")), (200, Some("slow")), "{}", reply.text());
+    assert_eq!(pair.router.metric("warmroute_upstream_throttled_total", "quick"), 1.0);
+    pair.slow.script(fine("slow"));
+    for _ in 0..4 {
+        assert_eq!(pair.ask(&chat("m", "hi", 1)).header("x-warmroute-worker"), Some("slow"));
+    }
+}

@@ -4,7 +4,8 @@
 //! cluster. A request's last question is asked for too, beside its tokens, and belongs to the nearest cluster if that is
 //! near enough. Whatever goes wrong with that costs the request its cluster and nothing else.
 //!
-//! **Invariant**: a request waits for its cluster no longer than configured, and not at all for a while after a failure.
+//! **Invariant**: a request waits for its cluster no longer than configured, and not at all for a while after a failure that
+//! says something about the worker.
 
 use std::{
     convert::Infallible,

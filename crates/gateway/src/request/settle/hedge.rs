@@ -1,12 +1,10 @@
 //! The account of an attempt beside which another worker was asked.
 
-use std::sync::Arc;
-
 use kv_blocks::Moment;
-use routing::receipt::{Attempt, AttemptResult};
+use routing::receipt::AttemptResult;
 
-use super::Settle;
-use crate::request::{decide::Placed, dispatch::Failure};
+use super::{Settle, attempts::OpenAttempt};
+use crate::request::{decide::Placed, dispatch::Failure, turn};
 
 impl Settle {
     /// The second worker is the one now, asked at `since`. The first failed so, or is given up.
@@ -20,7 +18,11 @@ impl Settle {
             }
         }
         let Placed { decision, lease, .. } = placed;
+        // Both were asked in the same words, and only the first was told its turn.
+        let mut rewrites = std::mem::take(&mut self.rewrites);
+        rewrites.retain(|rewrite| *rewrite != turn::REWRITE);
         self.placed(decision, lease, None);
+        self.rewrites = rewrites;
         if let Some(open) = &mut self.open {
             open.started = since;
         }
@@ -32,28 +34,16 @@ impl Settle {
     /// The first worker stays the one. The second, asked at `since`, failed so, or is given up.
     pub(in crate::request) fn hedge_lost(&mut self, placed: Placed, since: Moment, failure: Option<&Failure>) {
         let Placed { decision, lease, .. } = placed;
-        let target = lease.target();
-        let (class, result, status) = match failure {
+        let second = OpenAttempt { target: lease.target(), name: decision.winner_name, started: since };
+        match failure {
             Some(failure) => {
                 lease.fail();
-                if let Some(kind) = failure.kind {
-                    self.gateway.fleet.report_failure(target.worker, kind);
-                    self.gateway.metrics.worker_failed(&decision.winner_name, kind.as_str());
-                }
-                (failure.class, failure.result, failure.status)
+                self.failed(second, failure);
             }
-            None => (None, AttemptResult::Cancelled, None),
-        };
-        self.gateway.metrics.attempted(class.map_or("", |class| class.as_str()), result.as_str());
-        self.unjudged(target, since);
-        self.attempts.push(Attempt {
-            n: u32::try_from(self.attempts.len()).unwrap_or(u32::MAX).saturating_add(1),
-            target,
-            name: Arc::clone(&decision.winner_name),
-            class,
-            result,
-            status,
-            ms: self.gateway.clock.now().ms_since(since),
-        });
+            None => {
+                drop(lease);
+                self.closed(second, None, AttemptResult::Cancelled, None);
+            }
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! The account of a prefill: who was asked, what came of it, and what that means for the request.
 
 use dialect::Usage;
-use fleet::FailureKind;
 use parity::Basis;
 use routing::{CacheSource, PrefillLeg, PrefillNote, PrefillSkip, receipt::AttemptClass};
 
@@ -63,11 +62,7 @@ impl Settle {
     pub(crate) fn prefill_failed(&mut self, failure: &Failure) {
         let Some((leg, started)) = self.leg.take() else { return };
         if let Some(kind) = failure.kind {
-            self.gateway.fleet.report_failure(leg.target.worker, kind);
-            if kind == FailureKind::Refused {
-                self.gateway.pools.forget(leg.target.worker);
-            }
-            self.gateway.metrics.worker_failed(&leg.name, kind.as_str());
+            self.worker_failed(leg.target, &leg.name, kind);
         }
         self.throttled(failure, leg.target, &leg.name);
         tracing::warn!(
