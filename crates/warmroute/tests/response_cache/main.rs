@@ -8,6 +8,7 @@ mod redis_server;
 mod admin;
 mod alike;
 mod eligible;
+mod figures;
 mod gains;
 mod headers;
 mod meaning;
