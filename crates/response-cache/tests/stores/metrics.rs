@@ -50,7 +50,7 @@ const NAMES: [&str; 38] = [
 ];
 
 #[tokio::test]
-#[contract("CK68", "CK69", "CH26", "G6")]
+#[contract("CK68", "CK69", "CH26")]
 async fn every_family_stands_at_0_where_the_cache_is_off_and_where_it_is_in_memory() {
     for cache in [try_start("enabled: false").unwrap(), start("capacity: 1")] {
         for name in NAMES {
@@ -62,7 +62,7 @@ async fn every_family_stands_at_0_where_the_cache_is_off_and_where_it_is_in_memo
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[contract("CK69", "G6")]
+#[contract("CK69")]
 async fn with_redis_the_same_families_are_there_once() {
     if redis_is_missing() {
         return;

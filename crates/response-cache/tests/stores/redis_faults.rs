@@ -36,17 +36,27 @@ fn name(number: u8) -> String {
     format!("cr:resp:{}", key(number))
 }
 
-/// How long so many looks take, one after the other.
-async fn looks(cache: &Started, count: usize) -> Duration {
-    let start = Clock::system().now();
+/// How long most of so many looks take, one after the other, and all of them together.
+async fn looks(cache: &Started, count: usize) -> (Duration, Duration) {
+    let clock = Clock::system();
+    let mut each = Vec::with_capacity(count);
     for _ in 0..count {
+        let start = clock.now();
         cache.get(&key(99)).await;
+        each.push(clock.now().since(start));
     }
-    Clock::system().now().since(start)
+    each.sort_unstable();
+    (each[count / 2], each.iter().sum())
+}
+
+/// A server that is away costs what it costs to know that. The bounds are for a machine that has much else to do.
+async fn costs_nothing(cache: &Started) {
+    let (most, all) = looks(cache, 1_000).await;
+    assert!(most < Duration::from_millis(1) && all < Duration::from_secs(10), "{most:?}, {all:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[contract("CK36", "CK37", "CK38", "F41", "F48")]
+#[contract("CK36", "CK37", "CK38", "F41", "F48", "G6")]
 async fn a_server_that_is_not_there_is_stood_in_for_until_it_comes() {
     if redis_is_missing() {
         return;
@@ -54,7 +64,7 @@ async fn a_server_that_is_not_there_is_stood_in_for_until_it_comes() {
     let mut server = RedisServer::start();
     server.kill();
     let cache = cache_at(&server.url(), "");
-    assert!(looks(&cache, 1_000).await < Duration::from_secs(10), "nobody waits for it");
+    costs_nothing(&cache).await;
     assert_eq!(cache.metric(FALLBACK), 1.0);
     cache.kept(key(1), b"in memory").await;
     let stats = cache.stats().await;
@@ -71,7 +81,7 @@ async fn a_server_that_is_not_there_is_stood_in_for_until_it_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[contract("CK36", "CK81", "F42", "CK85")]
+#[contract("CK36", "CK81", "F42", "G6")]
 async fn a_server_that_dies_under_load_fails_no_lookup_and_delays_few() {
     if redis_is_missing() {
         return;
@@ -100,7 +110,7 @@ async fn a_server_that_dies_under_load_fails_no_lookup_and_delays_few() {
     until("the loss to be noticed", async || cache.is_cut_off()).await;
     assert_eq!(cache.metric(FALLBACK), 1.0);
     assert!(cache.metric(ABANDONED) <= 8.0);
-    assert!(looks(&cache, 1_000).await < Duration::from_secs(10));
+    costs_nothing(&cache).await;
     // Written to memory while it is away, and found there.
     cache.kept(key(20), b"meanwhile").await;
     server.start_again();
@@ -111,7 +121,7 @@ async fn a_server_that_dies_under_load_fails_no_lookup_and_delays_few() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[contract("CK81", "F43")]
+#[contract("CK81", "F43", "G6")]
 async fn of_a_server_that_falls_silent_no_more_wait_than_it_has_connections_and_each_once() {
     if redis_is_missing() {
         return;
@@ -139,7 +149,7 @@ async fn of_a_server_that_falls_silent_no_more_wait_than_it_has_connections_and_
     assert_eq!(cache.metric(FALLBACK), 1.0, "memory answers already, though the server is not known to be away");
     until("the pause to be noticed", async || cache.is_cut_off()).await;
     assert!(cache.metric("continuum_cache_redis_errors_total{type=\"timeout\"}") > 0.0);
-    assert!(looks(&cache, 1_000).await < Duration::from_secs(10));
+    costs_nothing(&cache).await;
     assert!(cache.metric(ABANDONED) - before <= 8.0, "nobody waits twice");
 
     server.resume();
@@ -166,7 +176,8 @@ async fn a_slow_server_costs_a_lookup_budget_now_and_then_and_its_late_answers_a
     proxy.delay(Duration::from_millis(300));
     assert_eq!(cache.get(&key(1)).await, Lookup::NotFound, "not in time, and memory has nothing");
     assert_eq!(cache.metric(ABANDONED), 1.0);
-    assert!(looks(&cache, 500).await < Duration::from_secs(5), "the server alone would take 150 s");
+    let (_, all) = looks(&cache, 500).await;
+    assert!(all < Duration::from_secs(5), "the server alone would take 150 s: {all:?}");
     assert!(!cache.is_cut_off(), "slow is not away");
     assert_eq!(cache.metric(FALLBACK), 1.0);
     // The answer that nobody waited for has come meanwhile.
@@ -196,7 +207,7 @@ async fn where_nothing_stands_in_lookups_fail_at_once_and_are_counted() {
     cache.kept(key(1), b"answer").await;
     server.kill();
     until("the loss to be noticed", async || cache.get(&key(1)).await == Lookup::Unavailable).await;
-    assert!(looks(&cache, 1_000).await < Duration::from_secs(10));
+    costs_nothing(&cache).await;
     assert_eq!(cache.metric(FALLBACK), 0.0, "nothing stands in");
     assert!(cache.metric("continuum_cache_redis_errors_total{type=\"connection\"}") > 0.0);
     let dropped = cache.metric("warmroute_cache_writes_dropped_total");

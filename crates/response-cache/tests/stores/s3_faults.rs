@@ -71,7 +71,7 @@ async fn an_object_store_that_is_stopped_costs_nothing_and_is_used_again_when_it
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[contract("F50", "F44")]
+#[contract("F50", "F44", "G6")]
 async fn an_object_store_that_hangs_is_not_waited_for_twice() {
     let server = S3Server::start();
     let cache = cache_at(&server.l2());
