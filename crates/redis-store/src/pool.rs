@@ -114,7 +114,7 @@ impl RedisPool {
     }
 
     /// Most connections.
-    pub fn size(&self) -> usize {
+    pub fn most_connections(&self) -> usize {
         self.shared.connections.status().max_size
     }
 

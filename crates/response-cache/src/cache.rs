@@ -211,7 +211,7 @@ impl ResponseCache {
 
     /// Called by one at a time.
     fn apply(&self, next: config::ResponseCache, relief: Relief) -> Result<(), StartError> {
-        self.parts.seal.store(Arc::new(Seal::new(next.mac_key.as_ref().map(config::Secret::expose))));
+        self.parts.seal.store(Arc::new(Seal::new(mac_key(&next))));
         // Stores read them while they are made.
         self.parts.in_force.store(Arc::new(next.clone()));
         match (self.engine.load_full(), next.enabled) {
@@ -279,9 +279,14 @@ impl ResponseCache {
     }
 }
 
+/// An empty one proves nothing.
+fn mac_key(settings: &config::ResponseCache) -> Option<&str> {
+    settings.mac_key.as_ref().map(config::Secret::expose).filter(|key| !key.is_empty())
+}
+
 /// Once at each start of it: who else could have written what we are going to answer.
 fn tell(settings: &config::ResponseCache) {
-    if settings.backend != CacheBackend::Memory && settings.mac_key.is_none() {
+    if settings.backend != CacheBackend::Memory && mac_key(settings).is_none() {
         tracing::warn!(
             backend = settings.backend.as_str(),
             "response_cache.mac_key is not set: whoever can write to the store of replies can make up answers, only damage is \

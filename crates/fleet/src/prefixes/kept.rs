@@ -36,7 +36,7 @@ impl Kept {
     ) -> Result<Self, String> {
         let pool = pool.ok_or("kv_cache_index.backend is redis, and there are no connections to it")?;
         // The other half is the response cache's.
-        let permits = pool.size() / 2;
+        let permits = pool.most_connections() / 2;
         let index = RedisPrefixIndex::start(SharedView { pool, settings, backends: names, permits, clock });
         index.register(registry);
         Ok(Self::Redis(Arc::new(index)))

@@ -102,7 +102,7 @@ struct Share {
 fn redis_share(parts: &Parts, _: &'static str, _: &'static str) -> Result<Share, StartError> {
     let missing = StartError::NoStore { store: "a Redis server", key: "response_cache.redis.url" };
     let pool = Arc::clone(parts.redis.as_ref().ok_or(missing)?);
-    let half = (pool.size() / 2).max(1);
+    let half = (pool.most_connections() / 2).max(1);
     let writes = (half / 4).max(1);
     Ok(Share { pool, lookups: half.saturating_sub(writes).max(1), writes })
 }

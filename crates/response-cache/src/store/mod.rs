@@ -69,6 +69,11 @@ pub(crate) struct StoreStats {
 pub(crate) trait Store: fmt::Debug + Send + Sync {
     fn abilities(&self) -> Abilities;
 
+    /// Whether it is there, as far as it knows: one that is not need not be asked to find out.
+    fn is_there(&self) -> bool {
+        true
+    }
+
     /// The entry under a key, if it is ours and whole. What is there and is not goes.
     fn get(&self, ask: Ask) -> Pending<'_, Option<Found>>;
 

@@ -85,6 +85,9 @@ impl Patient {
 
     async fn look(&self, ask: Ask) -> Result<Option<Found>, StoreFault> {
         let inner = &self.inner;
+        if !inner.store.is_there() {
+            return Err(inner.not_asked("it is away"));
+        }
         let admission = inner.health.lock().admit(inner.with.clock.now());
         match admission {
             Admission::Refuse => Err(inner.not_asked("it is left alone for a while")),

@@ -57,6 +57,10 @@ impl Store for RedisStore {
         Abilities { counts: false }
     }
 
+    fn is_there(&self) -> bool {
+        self.values.pool().is_up()
+    }
+
     fn get(&self, ask: Ask) -> Pending<'_, Option<Found>> {
         Box::pin(async move { self.look(&ask.key).await })
     }

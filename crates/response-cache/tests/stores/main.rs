@@ -1,0 +1,128 @@
+//! The cache with every store it can have: what all of them promise, what each looks like from outside, and every fault.
+//!
+//! Redis is a real `redis-server`, the object store a real one too, if a small one; what is between them and the cache may be
+//! slow or broken ([`proxy`]).
+
+#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
+
+mod contract;
+mod memory;
+mod metrics;
+mod proxy;
+mod redis;
+mod redis_faults;
+#[path = "../../../redis-store/tests/redis_server/mod.rs"]
+mod redis_server;
+mod s3;
+mod s3_faults;
+mod s3_server;
+mod tiers;
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use config::Source;
+use net::Clock;
+use prometheus_client::registry::Registry;
+use response_cache::{CacheKey, Entry, Lookup, RedisPool, ResponseCache, StartError};
+
+/// Longer than anything here takes; only a broken test waits it out.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A cache, and all that is started with it.
+struct Started {
+    cache: Arc<ResponseCache>,
+    pool: Option<Arc<RedisPool>>,
+    registry: Registry,
+}
+
+impl std::ops::Deref for Started {
+    type Target = ResponseCache;
+
+    fn deref(&self) -> &ResponseCache {
+        &self.cache
+    }
+}
+
+/// The section `response_cache` with these keys, as a file would have it.
+fn settings(keys: &str) -> config::ResponseCache {
+    let text = format!("response_cache: {{{keys}}}\n");
+    let source = Source {
+        name: "test.yaml",
+        text: Some(&text),
+        env: &[],
+        own_env: &[],
+        overrides: &[],
+        left_out: &[],
+        more_workers: &[],
+        check_url: |url| Ok(url.to_owned()),
+    };
+    config::load(source).unwrap_or_else(|problems| panic!("{text}: {problems:?}")).response_cache
+}
+
+/// A cache that is on, as the program starts it.
+fn start(keys: &str) -> Started {
+    try_start(&format!("enabled: true, {keys}")).unwrap()
+}
+
+fn try_start(keys: &str) -> Result<Started, StartError> {
+    let settings = settings(keys);
+    let (clock, mut registry) = (Clock::system(), Registry::default());
+    let pool = settings.redis.server.as_ref().map(|server| Arc::new(RedisPool::start(server, clock).unwrap()));
+    if let Some(pool) = &pool {
+        pool.register(&mut registry);
+    }
+    let cache = ResponseCache::start(&settings, pool.clone(), clock, &mut registry)?;
+    Ok(Started { cache, pool, registry })
+}
+
+impl Started {
+    /// The value of one metric, named with its labels.
+    fn metric(&self, name: &str) -> f64 {
+        let text = self.metrics();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name} in:\n{text}")).parse().unwrap()
+    }
+
+    fn metrics(&self) -> String {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
+        text
+    }
+
+    /// Keeps an entry that was begun just now.
+    fn keep(&self, key: CacheKey, body: &[u8]) {
+        self.put(key, entry(body), self.generation());
+    }
+
+    /// Keeps it, and waits until a look finds it.
+    async fn kept(&self, key: CacheKey, body: &[u8]) {
+        self.keep(key, body);
+        self.until_found(key, body).await;
+    }
+
+    async fn until_found(&self, key: CacheKey, body: &[u8]) {
+        until("the entry to be found", async || self.get(&key).await == Lookup::Found(entry(body))).await;
+    }
+
+    async fn until_gone(&self, key: CacheKey) {
+        until("the entry to be gone", async || self.get(&key).await == Lookup::NotFound).await;
+    }
+}
+
+fn entry(body: &[u8]) -> Entry {
+    Entry { label: 7, stored_at: 1_700_000_000, body: Bytes::copy_from_slice(body) }
+}
+
+fn key(number: u8) -> CacheKey {
+    CacheKey([number; 32])
+}
+
+/// Waits until `check` says yes.
+async fn until(what: &str, mut check: impl AsyncFnMut() -> bool) {
+    let start = Clock::system().now();
+    while !check().await {
+        assert!(Clock::system().now().since(start) < PATIENCE, "waited {PATIENCE:?} for {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,144 @@
+//! Replies in this process, and what changes while it runs.
+
+use std::{
+    pin::pin,
+    task::{Context, Poll, Waker},
+};
+
+use contract_id::contract;
+use response_cache::{Looked, Lookup, Relief, StartError};
+
+use crate::{entry, key, settings, start, try_start};
+
+#[tokio::test]
+#[contract("CK79")]
+async fn what_lies_in_memory_is_found_without_any_wait() {
+    let cache = start("capacity: 10");
+    cache.keep(key(1), b"answer");
+    let one = key(1);
+    let mut get = pin!(cache.get(&one));
+    assert_eq!(
+        get.as_mut().poll(&mut Context::from_waker(Waker::noop())),
+        Poll::Ready(Lookup::Found(entry(b"answer")))
+    );
+}
+
+#[tokio::test]
+#[contract("CK30", "CH14", "CK23")]
+async fn at_capacity_the_least_recently_used_reply_goes() {
+    let cache = start("capacity: 3");
+    for number in 1..=3 {
+        cache.keep(key(number), b"answer");
+    }
+    assert_ne!(cache.get(&key(1)).await, Lookup::NotFound);
+    cache.keep(key(4), b"answer");
+    cache.keep(key(5), b"answer");
+    let mut there = Vec::new();
+    for number in 1..=5 {
+        if cache.get(&key(number)).await != Lookup::NotFound {
+            there.push(number);
+        }
+    }
+    assert_eq!(there, [1, 4, 5]);
+    let stats = cache.stats().await;
+    assert_eq!((stats.entries, stats.capacity, stats.evictions), (3, Some(3), 2));
+    assert!(stats.entries_are_all && stats.size_bytes > 18);
+    assert_eq!(cache.metric("continuum_response_cache_evictions_total"), 2.0);
+}
+
+#[tokio::test]
+#[contract("CK22", "CH14")]
+async fn a_cache_that_is_off_has_nothing_and_takes_nothing_until_it_is_switched_on() {
+    let cache = try_start("enabled: false").unwrap();
+    cache.keep(key(1), b"answer");
+    assert_eq!(cache.get(&key(1)).await, Lookup::Unavailable);
+    assert_eq!(cache.clear().await, Ok(0));
+    assert!(!cache.settings().enabled);
+    cache.reconfigure(&settings("enabled: true"));
+    assert_eq!(cache.get(&key(1)).await, Lookup::NotFound);
+    cache.keep(key(1), b"answer");
+    assert_eq!(cache.get(&key(1)).await, Lookup::Found(entry(b"answer")));
+    cache.reconfigure(&settings("enabled: false"));
+    assert_eq!(cache.get(&key(1)).await, Lookup::Unavailable);
+    cache.reconfigure(&settings("enabled: true"));
+    assert_eq!(cache.get(&key(1)).await, Lookup::NotFound, "what was kept went with it");
+}
+
+#[tokio::test]
+#[contract("CK22")]
+async fn other_settings_are_in_force_at_once_and_the_backend_stays() {
+    let cache = start("capacity: 10");
+    (0..10).for_each(|number| cache.keep(key(number), b"answer"));
+    cache.reconfigure(&settings(
+        "enabled: true, capacity: 4, ttl: 1m, lookup_budget: 9ms, backend: redis, redis: {url: \"redis://127.0.0.1:1\"}",
+    ));
+    let stats = cache.stats().await;
+    assert_eq!((stats.entries, stats.capacity, stats.evictions), (4, Some(4), 6));
+    assert_eq!((stats.backend_type, stats.redis), ("memory", None));
+    let now = cache.settings();
+    assert_eq!(now.backend, config::CacheBackend::Memory);
+    assert_eq!((now.ttl.as_secs(), now.lookup_budget.as_millis()), (60, 9));
+    assert_ne!(cache.get(&key(9)).await, Lookup::NotFound, "the last ones are there");
+}
+
+#[tokio::test]
+async fn bytes_are_bounded_as_well_as_entries() {
+    let cache = start("capacity: 1000000, memory_budget: 1MiB");
+    for number in 0..40 {
+        cache.keep(key(number), &[number; 100_000]);
+    }
+    let stats = cache.stats().await;
+    assert_eq!(stats.entries, 10);
+    assert!(stats.size_bytes <= 1 << 20, "{stats:?}");
+    assert_eq!(cache.metric("continuum_response_cache_size_bytes"), stats.size_bytes as f64);
+}
+
+#[tokio::test]
+#[contract("F75")]
+async fn where_memory_is_short_half_is_given_up_and_then_nothing_more_is_taken() {
+    let cache = start("capacity: 100");
+    (0..100).for_each(|number| cache.keep(key(number), b"answer"));
+    cache.relieve(Relief::Shrink);
+    assert_eq!(cache.stats().await.entries, 50);
+    cache.keep(key(200), b"answer");
+    assert_eq!(cache.stats().await.entries, 50, "one goes for each that comes");
+    cache.relieve(Relief::StopWrites);
+    cache.keep(key(201), b"answer");
+    assert_eq!(cache.get(&key(201)).await, Lookup::NotFound);
+    assert_ne!(cache.get(&key(200)).await, Lookup::NotFound, "what is there is still used");
+    assert_eq!(cache.metric("warmroute_cache_writes_dropped_total"), 1.0);
+    cache.relieve(Relief::Nothing);
+    (0..100).for_each(|number| cache.keep(key(number), b"answer"));
+    assert_eq!(cache.stats().await.entries, 100);
+}
+
+#[tokio::test]
+#[contract("CK68")]
+async fn what_became_of_requests_is_counted_and_the_rate_is_of_hits_among_lookups() {
+    let cache = start("capacity: 1");
+    for (what, count) in [(Looked::Hit, 3), (Looked::Miss, 1), (Looked::Skip, 5)] {
+        (0..count).for_each(|_| cache.looked(what));
+    }
+    let stats = cache.stats().await;
+    assert_eq!((stats.hits, stats.misses, stats.skips, stats.hit_rate), (3, 1, 5, 0.75));
+    assert_eq!(cache.metric("continuum_response_cache_hit_rate"), 0.75);
+    assert_eq!(cache.metric("continuum_response_cache_requests_total{result=\"skip\"}"), 5.0);
+}
+
+#[tokio::test]
+#[contract("CH22")]
+async fn a_backend_that_cannot_be_had_is_said_at_the_start() {
+    let redis = settings("enabled: true, backend: redis, redis: {url: \"redis://127.0.0.1:1\"}");
+    let clock = net::Clock::system();
+    let error = response_cache::ResponseCache::start(&redis, None, clock, &mut Default::default()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "response_cache needs a Redis server, and there is none: set response_cache.redis.url and start again"
+    );
+    for endpoint in ["http://me:pass@s3", "http://s3/path", "https://s3?x=y"] {
+        let wrong = format!("enabled: true, backend: tiered, l2: {{endpoint: \"{endpoint}\", bucket: b}}");
+        let error = try_start(&wrong).err().unwrap();
+        assert!(matches!(error, StartError::Unusable { key: "response_cache.l2.endpoint", .. }), "{error}");
+        assert!(!error.to_string().contains("pass"), "{error}");
+    }
+}

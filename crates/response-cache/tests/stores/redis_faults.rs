@@ -1,0 +1,321 @@
+//! Redis killed, paused, slow, full, read-only, talking nonsense, and not there at all: requests wait for it no longer than
+//! they may, few of them at all, and memory answers meanwhile.
+
+use std::{
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    sync::Arc,
+    time::Duration,
+};
+
+use contract_id::contract;
+use net::Clock;
+use response_cache::Lookup;
+
+use crate::{
+    Started, entry, key,
+    proxy::Proxy,
+    redis_server::{RedisServer, redis_is_missing},
+    start, until,
+};
+
+const FALLBACK: &str = "continuum_cache_fallback_active";
+const ABANDONED: &str = "warmroute_cache_lookups_abandoned_total";
+
+fn cache_at(url: &str, more: &str) -> Started {
+    start(&format!("backend: redis, redis: {{url: \"{url}\", command_timeout_ms: 1000, {more}}}"))
+}
+
+async fn router(server: &RedisServer, more: &str) -> Started {
+    let cache = cache_at(&server.url(), more);
+    until("redis to be seen", async || !cache.is_cut_off()).await;
+    cache
+}
+
+fn name(number: u8) -> String {
+    format!("cr:resp:{}", key(number))
+}
+
+/// How long most of so many looks take, one after the other, and all of them together.
+async fn looks(cache: &Started, count: usize) -> (Duration, Duration) {
+    let clock = Clock::system();
+    let mut each = Vec::with_capacity(count);
+    for _ in 0..count {
+        let start = clock.now();
+        cache.get(&key(99)).await;
+        each.push(clock.now().since(start));
+    }
+    each.sort_unstable();
+    (each[count / 2], each.iter().sum())
+}
+
+/// A server that is away costs what it costs to know that. The bounds are for a machine that has much else to do.
+async fn costs_nothing(cache: &Started) {
+    let (most, all) = looks(cache, 1_000).await;
+    assert!(most < Duration::from_millis(1) && all < Duration::from_secs(10), "{most:?}, {all:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[contract("CK36", "CK37", "CK38", "F41", "F48", "G6")]
+async fn a_server_that_is_not_there_is_stood_in_for_until_it_comes() {
+    if redis_is_missing() {
+        return;
+    }
+    let mut server = RedisServer::start();
+    server.kill();
+    let cache = cache_at(&server.url(), "");
+    costs_nothing(&cache).await;
+    assert_eq!(cache.metric(FALLBACK), 1.0);
+    cache.kept(key(1), b"in memory").await;
+    let stats = cache.stats().await;
+    assert_eq!((stats.entries, stats.capacity, stats.backend_type), (1, Some(1_000), "redis"));
+    assert!(stats.redis.is_some_and(|redis| redis.fallback_active));
+
+    server.start_again();
+    until("redis to be seen", async || !cache.is_cut_off()).await;
+    assert_eq!(cache.metric(FALLBACK), 0.0);
+    assert!(cache.stats().await.redis.is_some_and(|redis| !redis.fallback_active));
+    cache.keep(key(2), b"in redis");
+    until("the reply to be written", async || server.ask(&["EXISTS", &name(2)]) == ["1"]).await;
+    cache.until_found(key(2), b"in redis").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[contract("CK36", "CK81", "F42", "G6")]
+async fn a_server_that_dies_under_load_fails_no_lookup_and_delays_few() {
+    if redis_is_missing() {
+        return;
+    }
+    let mut server = RedisServer::start();
+    let cache = router(&server, "").await;
+    for number in 1..=8 {
+        cache.kept(key(number), b"answer").await;
+    }
+    let load: Vec<_> = (1..=8)
+        .map(|number| {
+            let cache = Arc::clone(&cache.cache);
+            tokio::spawn(async move {
+                for _ in 0..400 {
+                    assert!(cache.get(&key(number)).await != Lookup::Unavailable, "memory stands in");
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    server.kill();
+    for task in load {
+        task.await.unwrap();
+    }
+    until("the loss to be noticed", async || cache.is_cut_off()).await;
+    assert_eq!(cache.metric(FALLBACK), 1.0);
+    assert!(cache.metric(ABANDONED) <= 8.0);
+    costs_nothing(&cache).await;
+    // Written to memory while it is away, and found there.
+    cache.kept(key(20), b"meanwhile").await;
+    server.start_again();
+    until("redis to be seen", async || !cache.is_cut_off()).await;
+    cache.keep(key(21), b"afterwards");
+    until("the reply to be written", async || server.ask(&["EXISTS", &name(21)]) == ["1"]).await;
+    assert_eq!(cache.metric(FALLBACK), 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[contract("CK81", "F43", "G6")]
+async fn of_a_server_that_falls_silent_no_more_wait_than_it_has_connections_and_each_once() {
+    if redis_is_missing() {
+        return;
+    }
+    let server = RedisServer::start();
+    let cache = router(&server, "").await;
+    cache.kept(key(1), b"answer").await;
+    let before = cache.metric(ABANDONED);
+    server.pause();
+    let load: Vec<_> = (0..50)
+        .map(|_| {
+            let cache = Arc::clone(&cache.cache);
+            tokio::spawn(async move {
+                for _ in 0..20 {
+                    assert_eq!(cache.get(&key(1)).await, Lookup::NotFound, "by memory, which does not have it");
+                }
+            })
+        })
+        .collect();
+    for task in load {
+        task.await.unwrap();
+    }
+    let waited = cache.metric(ABANDONED) - before;
+    assert!((1.0..=8.0).contains(&waited), "{waited}");
+    assert_eq!(cache.metric(FALLBACK), 1.0, "memory answers already, though the server is not known to be away");
+    until("the pause to be noticed", async || cache.is_cut_off()).await;
+    assert!(cache.metric("continuum_cache_redis_errors_total{type=\"timeout\"}") > 0.0);
+    costs_nothing(&cache).await;
+    assert!(cache.metric(ABANDONED) - before <= 8.0, "nobody waits twice");
+
+    server.resume();
+    until("redis to be seen", async || !cache.is_cut_off()).await;
+    cache.until_found(key(1), b"answer").await;
+    until("memory no longer to stand in", async || {
+        looks(&cache, 1).await;
+        cache.metric(FALLBACK) == 0.0
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[contract("F44")]
+async fn a_slow_server_costs_a_lookup_budget_now_and_then_and_its_late_answers_are_used() {
+    if redis_is_missing() {
+        return;
+    }
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.url().rsplit_once(':').unwrap().1.parse().unwrap());
+    let cache = cache_at(&format!("redis://127.0.0.1:{}", proxy.port()), "");
+    until("redis to be seen", async || !cache.is_cut_off()).await;
+    cache.kept(key(1), b"answer").await;
+    proxy.delay(Duration::from_millis(300));
+    assert_eq!(cache.get(&key(1)).await, Lookup::NotFound, "not in time, and memory has nothing");
+    assert_eq!(cache.metric(ABANDONED), 1.0);
+    let (_, all) = looks(&cache, 500).await;
+    assert!(all < Duration::from_secs(5), "the server alone would take 150 s: {all:?}");
+    assert!(!cache.is_cut_off(), "slow is not away");
+    assert_eq!(cache.metric(FALLBACK), 1.0);
+    // The answer that nobody waited for has come meanwhile.
+    cache.until_found(key(1), b"answer").await;
+    // What is written now is found too, though nobody waits for the server.
+    cache.kept(key(2), b"meanwhile").await;
+    until("it to be in redis too", async || server.ask(&["EXISTS", &name(2)]) == ["1"]).await;
+
+    proxy.delay(Duration::ZERO);
+    until("the server to be waited for again", async || {
+        looks(&cache, 1).await;
+        cache.metric(FALLBACK) == 0.0
+    })
+    .await;
+    server.ask(&["DEL", &name(2)]);
+    assert_eq!(cache.get(&key(2)).await, Lookup::NotFound, "redis is asked, not memory");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[contract("CK35", "CH20", "CK38")]
+async fn where_nothing_stands_in_lookups_fail_at_once_and_are_counted() {
+    if redis_is_missing() {
+        return;
+    }
+    let mut server = RedisServer::start();
+    let cache = router(&server, "fallback_to_memory: false").await;
+    cache.kept(key(1), b"answer").await;
+    server.kill();
+    until("the loss to be noticed", async || cache.get(&key(1)).await == Lookup::Unavailable).await;
+    costs_nothing(&cache).await;
+    assert_eq!(cache.metric(FALLBACK), 0.0, "nothing stands in");
+    assert!(cache.metric("continuum_cache_redis_errors_total{type=\"connection\"}") > 0.0);
+    let dropped = cache.metric("warmroute_cache_writes_dropped_total");
+    cache.keep(key(2), b"of nobody");
+    until("the loss to be counted", async || cache.metric("warmroute_cache_writes_dropped_total") > dropped).await;
+    assert_eq!(cache.stats().await.entries, 0);
+    server.start_again();
+    until("redis to be seen", async || cache.get(&key(1)).await == Lookup::NotFound).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[contract("F49")]
+async fn a_server_that_takes_nothing_is_still_read() {
+    if redis_is_missing() {
+        return;
+    }
+    let server = RedisServer::start();
+    let cache = router(&server, "").await;
+    cache.kept(key(1), b"answer").await;
+    for (change, back) in [
+        (&["CONFIG", "SET", "maxmemory", "1"][..], &["CONFIG", "SET", "maxmemory", "0"][..]),
+        (&["REPLICAOF", "127.0.0.1", "1"], &["REPLICAOF", "NO", "ONE"]),
+    ] {
+        server.ask(change);
+        let (dropped, errors) = (
+            cache.metric("warmroute_cache_writes_dropped_total"),
+            cache.metric("continuum_cache_redis_errors_total{type=\"other\"}"),
+        );
+        cache.keep(key(2), b"refused");
+        until("the refusal to be counted", async || {
+            cache.metric("warmroute_cache_writes_dropped_total") > dropped
+                && cache.metric("continuum_cache_redis_errors_total{type=\"other\"}") > errors
+        })
+        .await;
+        cache.until_found(key(1), b"answer").await;
+        assert!(!cache.is_cut_off(), "a refusal is no outage");
+        server.ask(back);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[contract("F45")]
+async fn a_key_of_another_type_or_too_long_a_value_is_a_miss() {
+    if redis_is_missing() {
+        return;
+    }
+    let server = RedisServer::start();
+    let cache = router(&server, "").await;
+    server.ask(&["RPUSH", &name(1), "a", "list"]);
+    server.ask(&["SETRANGE", &name(2), "40000000", "x"]);
+    assert_eq!(cache.get(&key(1)).await, Lookup::NotFound);
+    assert_eq!(cache.get(&key(2)).await, Lookup::NotFound);
+    // It may take longer than the budget to find out.
+    until("both to be counted", async || cache.metric("continuum_cache_redis_errors_total{type=\"other\"}") >= 2.0)
+        .await;
+    assert!(!cache.is_cut_off());
+    cache.kept(key(3), b"answer").await;
+}
+
+/// Answers `PING` as it should, and everything else with the same bytes. Ends with the test.
+fn impostor(answer: &'static [u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let serve = move |mut stream: TcpStream| {
+        let mut asked = [0; 4096];
+        while let Ok(count) = stream.read(&mut asked)
+            && count > 0
+        {
+            let is_ping = asked[..count].windows(4).any(|word| word == b"PING");
+            if stream.write_all(if is_ping { b"+PONG\r\n" } else { answer }).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::spawn(move || {
+        listener.incoming().flatten().for_each(|stream| drop(std::thread::spawn(move || serve(stream))))
+    });
+    url
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[contract("F45")]
+async fn whatever_a_server_answers_is_a_miss_and_no_more() {
+    let long: &'static [u8] = Box::leak([b"$1073741824\r\n".to_vec(), vec![b'x'; 32 << 20]].concat().into());
+    let answers: [&'static [u8]; 9] = [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"\x00\xff\x16\x03\x01 garbage \r\n",
+        b"$-2\r\n",
+        b"*2147483647\r\n:1\r\n",
+        b"+OK\r\n:1\r\n",
+        b"-ERR go away\r\n-ERR go away\r\n",
+        b"-MOVED 1 10.0.0.1:6379\r\n-MOVED 1 10.0.0.1:6379\r\n",
+        b"$6\r\nforged\r\n:1000\r\n",
+        long,
+    ];
+    for answer in answers {
+        let cache = cache_at(&impostor(answer), "");
+        until("the impostor to be believed", async || !cache.is_cut_off()).await;
+        let shown = String::from_utf8_lossy(&answer[..answer.len().min(40)]);
+        for _ in 0..20 {
+            assert_eq!(cache.get(&key(1)).await, Lookup::NotFound, "{shown:?}");
+        }
+        let told = || {
+            let faults = ["connection", "timeout", "other"]
+                .map(|kind| cache.metric(&format!("continuum_cache_redis_errors_total{{type=\"{kind}\"}}")));
+            faults.iter().sum::<f64>() + cache.metric("warmroute_cache_auth_failures_total")
+        };
+        until(&format!("{shown:?} to be counted"), async || told() > 0.0).await;
+        cache.put(key(2), entry(b"answer"), cache.generation());
+    }
+}

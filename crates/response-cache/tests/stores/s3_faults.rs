@@ -1,0 +1,129 @@
+//! The object store stopped, silent, slow, refusing, and cutting its answers short.
+
+use std::time::Duration;
+
+use contract_id::contract;
+use net::Clock;
+use response_cache::Lookup;
+
+use crate::{Started, key, proxy::Proxy, s3_server::S3Server, start, until};
+
+fn cache_at(l2: &str) -> Started {
+    start(&format!("backend: tiered, l1: {{max_value_size: 1000}}, l2: {{{l2}}}"))
+}
+
+/// Too long for the first tier.
+fn long() -> Vec<u8> {
+    vec![b'x'; 100_000]
+}
+
+fn errors(cache: &Started, code: &str) -> f64 {
+    cache.metric(&format!("warmroute_s3_errors_total{{code=\"{code}\"}}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[contract("F50")]
+async fn an_object_store_that_refuses_is_asked_seldom_and_the_first_tier_serves() {
+    let server = S3Server::start();
+    for (status, code) in [(503, "503"), (500, "500"), (403, "403"), (429, "503"), (418, "other")] {
+        let cache = cache_at(&server.l2());
+        server.answer(status);
+        cache.kept(key(1), b"near").await;
+        until("the refusal to be counted", async || errors(&cache, code) > 0.0).await;
+        let asked = server.asked();
+        let start = Clock::system().now();
+        for _ in 0..2_000 {
+            assert_eq!(cache.get(&key(9)).await, Lookup::NotFound);
+        }
+        let took = Clock::system().now().since(start);
+        assert!(took < Duration::from_secs(10), "{status}: {took:?}");
+        let storm = server.asked() - asked;
+        assert!(storm <= 10, "{status}: {storm} requests in {took:?}");
+        assert_eq!(cache.get(&key(1)).await, Lookup::Found(crate::entry(b"near")));
+        let fault = cache.clear().await.unwrap_err();
+        assert!(!fault.to_string().contains("AKIASECRET"), "what it quotes is not passed on: {fault}");
+        server.recover();
+        until("it to be used again", async || {
+            cache.keep(key(2), &long());
+            cache.get(&key(2)).await != Lookup::NotFound
+        })
+        .await;
+        assert!(cache.clear().await.is_ok());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[contract("F50", "F48")]
+async fn an_object_store_that_is_stopped_costs_nothing_and_is_used_again_when_it_is_back() {
+    let mut server = S3Server::start();
+    let cache = cache_at(&server.l2());
+    cache.keep(key(1), &long());
+    cache.until_found(key(1), &long()).await;
+    server.stop();
+    until("the loss to be counted", async || {
+        assert_ne!(cache.get(&key(1)).await, Lookup::Unavailable, "the first tier was asked");
+        errors(&cache, "connection") > 0.0
+    })
+    .await;
+    cache.kept(key(2), b"near").await;
+    server.start_again();
+    cache.until_found(key(1), &long()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[contract("F50", "F44", "G6")]
+async fn an_object_store_that_hangs_is_not_waited_for_twice() {
+    let server = S3Server::start();
+    let cache = cache_at(&server.l2());
+    cache.keep(key(1), &long());
+    cache.until_found(key(1), &long()).await;
+    let before = cache.metric("warmroute_cache_lookups_abandoned_total");
+    server.hang();
+    let start = Clock::system().now();
+    for _ in 0..500 {
+        assert_eq!(cache.get(&key(1)).await, Lookup::NotFound);
+    }
+    assert!(Clock::system().now().since(start) < Duration::from_secs(5), "each alone would take 50 ms");
+    assert_eq!(cache.metric("warmroute_cache_lookups_abandoned_total") - before, 1.0);
+    until("it to be given up", async || errors(&cache, "timeout") > 0.0).await;
+    server.recover();
+    cache.until_found(key(1), &long()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[contract("F44", "CH24")]
+async fn what_a_slow_object_store_says_too_late_serves_those_that_come_later() {
+    let server = S3Server::start();
+    let proxy = Proxy::start(server.port());
+    let cache = cache_at(&server.l2_at(proxy.port()));
+    // Written by another router.
+    let other = cache_at(&server.l2());
+    other.keep(key(1), b"near");
+    until("it to be there", async || server.names().len() == 1).await;
+    proxy.delay(Duration::from_millis(200));
+    assert_eq!(cache.get(&key(1)).await, Lookup::NotFound);
+    assert_eq!(cache.metric("warmroute_cache_lookups_abandoned_total"), 1.0);
+    cache.until_found(key(1), b"near").await;
+    assert_eq!(cache.metric("continuum_cache_promotions_total"), 1.0);
+    assert_eq!(cache.metric("continuum_cache_tier_requests_total{tier=\"l1\",result=\"hit\"}"), 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[contract("F51")]
+async fn an_answer_that_is_cut_short_is_a_miss_and_its_object_goes() {
+    let server = S3Server::start();
+    let proxy = Proxy::start(server.port());
+    let keys = format!(
+        "lookup_budget: 20s, backend: tiered, l1: {{max_value_size: 1}}, l2: {{{}}}",
+        server.l2_at(proxy.port())
+    );
+    let cache = start(&keys);
+    cache.kept(key(1), &long()).await;
+    proxy.cut_after(3_000);
+    assert_eq!(cache.get(&key(1)).await, Lookup::NotFound);
+    assert_eq!(errors(&cache, "corrupt"), 1.0);
+    proxy.cut_after(0);
+    until("the object to be gone", async || cache.get(&key(1)).await == Lookup::NotFound && server.names().is_empty())
+        .await;
+    cache.kept(key(1), &long()).await;
+}

@@ -1,0 +1,210 @@
+//! A real object store that keeps objects as files, on a free port, and the faults that one has.
+
+use std::{
+    fs,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU16, AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, combinators::BoxBody};
+use hyper::{Request, Response, StatusCode, body::Incoming, service::service_fn};
+use hyper_util::rt::TokioIo;
+use s3s::service::{S3Service, S3ServiceBuilder};
+use tempfile::TempDir;
+use tokio::sync::watch;
+
+/// The bucket that is there.
+pub(crate) const BUCKET: &str = "replies";
+/// Instead of a status: no answer at all.
+const SILENCE: u16 = 1;
+
+/// Stopped when dropped. Its objects stay until then, also while it is stopped.
+pub(crate) struct S3Server {
+    port: u16,
+    folder: TempDir,
+    keys: Option<(&'static str, &'static str)>,
+    answers: Arc<Answers>,
+    running: Option<(watch::Sender<bool>, JoinHandle<()>)>,
+}
+
+#[derive(Default)]
+struct Answers {
+    /// 0 = what the object store answers.
+    fault: AtomicU16,
+    asked: AtomicU64,
+}
+
+impl S3Server {
+    /// For everybody.
+    pub(crate) fn start() -> Self {
+        Self::start_with(None)
+    }
+
+    /// For those who have the key.
+    pub(crate) fn start_with(keys: Option<(&'static str, &'static str)>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join(BUCKET)).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut server = Self { port, folder, keys, answers: Arc::default(), running: None };
+        server.run(listener);
+        server
+    }
+
+    pub(crate) fn stop(&mut self) {
+        if let Some((stop, thread)) = self.running.take() {
+            stop.send_replace(true);
+            thread.join().unwrap();
+        }
+    }
+
+    /// The same port again, after [`Self::stop`].
+    pub(crate) fn start_again(&mut self) {
+        let listener = TcpListener::bind(("127.0.0.1", self.port)).unwrap();
+        self.run(listener);
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The section `l2` of a cache that lies here.
+    pub(crate) fn l2(&self) -> String {
+        self.l2_at(self.port)
+    }
+
+    /// The same behind something at another port.
+    pub(crate) fn l2_at(&self, port: u16) -> String {
+        format!("endpoint: \"http://127.0.0.1:{port}\", bucket: {BUCKET}")
+    }
+
+    /// Every request is answered with this status.
+    pub(crate) fn answer(&self, status: u16) {
+        self.answers.fault.store(status, Ordering::Relaxed);
+    }
+
+    /// No request is answered.
+    pub(crate) fn hang(&self) {
+        self.answer(SILENCE);
+    }
+
+    /// As it should be.
+    pub(crate) fn recover(&self) {
+        self.answer(0);
+    }
+
+    /// Requests so far.
+    pub(crate) fn asked(&self) -> u64 {
+        self.answers.asked.load(Ordering::Relaxed)
+    }
+
+    /// The names of all objects, in order.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let root = self.folder.path().join(BUCKET);
+        let mut names = Vec::new();
+        walk(&root, &root, &mut names);
+        names.sort();
+        names
+    }
+
+    /// The file that an object is.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(BUCKET).join(name)
+    }
+
+    /// Takes away all that is said about objects, and leaves the objects.
+    pub(crate) fn forget_metadata(&self) {
+        for file in self.about_objects() {
+            fs::remove_file(file).unwrap();
+        }
+    }
+
+    /// All that is said about objects.
+    pub(crate) fn metadata(&self) -> String {
+        self.about_objects().iter().map(|file| fs::read_to_string(file).unwrap()).collect()
+    }
+
+    fn about_objects(&self) -> Vec<PathBuf> {
+        let files = fs::read_dir(self.folder.path()).unwrap().map(|file| file.unwrap().path());
+        files.filter(|file| file.to_string_lossy().ends_with(".metadata.json")).collect()
+    }
+
+    fn run(&mut self, listener: TcpListener) {
+        listener.set_nonblocking(true).unwrap();
+        let mut builder = S3ServiceBuilder::new(s3s_fs::FileSystem::new(self.folder.path()).unwrap());
+        if let Some((access, secret)) = self.keys {
+            builder.set_auth(s3s::auth::SimpleAuth::from_single(access, secret));
+        }
+        let (service, answers) = (builder.build(), Arc::clone(&self.answers));
+        let (stop, stopped) = watch::channel(false);
+        // Of its own: a test that keeps its threads busy must not make it slow.
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+            runtime.block_on(serve(listener, service, answers, stopped));
+            runtime.shutdown_background();
+        });
+        self.running = Some((stop, thread));
+    }
+}
+
+impl Drop for S3Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn walk(root: &Path, folder: &Path, names: &mut Vec<String>) {
+    for file in fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()) {
+        if file.is_dir() {
+            walk(root, &file, names);
+        } else {
+            names.push(file.strip_prefix(root).unwrap().to_string_lossy().into_owned());
+        }
+    }
+}
+
+async fn serve(listener: TcpListener, service: S3Service, answers: Arc<Answers>, mut stopped: watch::Receiver<bool>) {
+    let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+    loop {
+        let stream = tokio::select! {
+            accepted = listener.accept() => accepted.unwrap().0,
+            _ = stopped.wait_for(|stopped| *stopped) => return,
+        };
+        let (service, answers) = (service.clone(), Arc::clone(&answers));
+        tokio::spawn(async move {
+            let answer = service_fn(move |request| answer(service.clone(), Arc::clone(&answers), request));
+            let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await;
+        });
+    }
+}
+
+type Body = BoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
+
+async fn answer(
+    service: S3Service,
+    answers: Arc<Answers>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Box<dyn std::error::Error + Send + Sync>> {
+    answers.asked.fetch_add(1, Ordering::Relaxed);
+    match answers.fault.load(Ordering::Relaxed) {
+        0 => {
+            let response = hyper::service::Service::call(&service, request).await.map_err(|it| format!("{it:?}"))?;
+            Ok(response.map(|body| {
+                body.map_err(|it| -> Box<dyn std::error::Error + Send + Sync> { it.to_string().into() }).boxed()
+            }))
+        }
+        SILENCE => std::future::pending().await,
+        status => {
+            let text = Bytes::from_static(b"<Error><Code>Made</Code><Message>AKIASECRET</Message></Error>");
+            let mut response = Response::new(Full::new(text).map_err(|never| match never {}).boxed());
+            *response.status_mut() = StatusCode::from_u16(status)?;
+            Ok(response)
+        }
+    }
+}
