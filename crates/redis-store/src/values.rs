@@ -53,8 +53,9 @@ impl RedisValues {
         let mut answers = answers.into_iter();
         let read = match (answers.next(), answers.next()) {
             (Some(Value::Nil), _) => Ok(None),
-            (Some(Value::BulkString(bytes)), Some(Value::Int(left))) => {
-                Ok(Some(RedisValue { bytes, left: Duration::from_millis(u64::try_from(left).unwrap_or(0)) }))
+            (Some(Value::BulkString(bytes)), left) => {
+                let left = if let Some(Value::Int(left)) = left { u64::try_from(left).unwrap_or(0) } else { 0 };
+                Ok(Some(RedisValue { bytes, left: Duration::from_millis(left) }))
             }
             (Some(Value::ServerError(error)), _) => Err(RedisFault::from(&error.into())),
             _ => Err(RedisFault::unusable("value")),
@@ -82,7 +83,7 @@ impl RedisValues {
     /// It may still be there.
     pub async fn delete(&self, name: &str) -> Result<(), RedisFault> {
         let mut pipeline = Pipeline::new();
-        pipeline.ignore_errors().cmd("UNLINK").arg(self.key(name));
+        pipeline.ignore_errors().cmd("DEL").arg(self.key(name));
         self.done(Operation::Delete, &pipeline).await
     }
 
@@ -97,12 +98,11 @@ impl RedisValues {
         let mut removed = 0;
         while let Some(keys) = pages.next().await? {
             let mut pipeline = Pipeline::new();
-            let unlink = pipeline.ignore_errors().cmd("UNLINK");
+            let remove = pipeline.ignore_errors().cmd("DEL");
             let mut any = false;
             for key in &keys {
-                let name = std::str::from_utf8(key).ok().and_then(|key| key.strip_prefix(&self.prefix));
-                if name.is_some_and(&is_ours) {
-                    unlink.arg(key);
+                if self.is_one_of(key, &is_ours) {
+                    remove.arg(key);
                     any = true;
                 }
             }
@@ -120,6 +120,25 @@ impl RedisValues {
             }
         }
         Ok(removed)
+    }
+
+    /// How many values under the prefix have a name that is one of ours, as far as the first `pages` pages tell.
+    ///
+    /// # Errors
+    /// Redis did not say.
+    pub async fn count(&self, pages: usize, is_ours: impl Fn(&str) -> bool) -> Result<u64, RedisFault> {
+        let mut scan = page::Pages::new(&self.pool.shared, &self.prefix);
+        let mut count = 0;
+        for _ in 0..pages {
+            let Some(keys) = scan.next().await? else { break };
+            count += keys.iter().filter(|key| self.is_one_of(key, &is_ours)).count() as u64;
+        }
+        Ok(count)
+    }
+
+    fn is_one_of(&self, key: &[u8], is_ours: impl Fn(&str) -> bool) -> bool {
+        let name = std::str::from_utf8(key).ok().and_then(|key| key.strip_prefix(&self.prefix));
+        name.is_some_and(is_ours)
     }
 
     fn key(&self, name: &str) -> String {

@@ -147,14 +147,17 @@ impl ResponseCache {
     }
 
     /// The cache as it stands.
-    #[expect(clippy::unused_async, reason = "a store may have to be asked")]
     pub async fn stats(&self) -> CacheStats {
         let settings = self.settings();
         let (tally, held) = (&self.parts.tally, self.held());
+        let counted = match self.engine.load_full() {
+            Some(engine) => engine.count(tally).await,
+            None => 0,
+        };
         CacheStats {
             enabled: settings.enabled,
             backend_type: settings.backend.as_str(),
-            entries: held.entries,
+            entries: counted,
             entries_are_all: self.engine.load().as_ref().is_none_or(|engine| engine.is_counted()),
             capacity: entries(&settings).map(|count| count as u64),
             size_bytes: held.bytes,
@@ -272,6 +275,14 @@ impl ResponseCache {
 
     pub(crate) fn held(&self) -> StoreStats {
         self.engine.load().as_ref().map(|engine| engine.held()).unwrap_or_default()
+    }
+
+    /// Entries, as counted last.
+    pub(crate) fn entries(&self) -> u64 {
+        match &*self.engine.load() {
+            Some(engine) if !engine.is_counted() => self.parts.tally.last_count(),
+            _ => self.held().entries,
+        }
     }
 
     pub(crate) fn hit_rate(&self) -> f64 {

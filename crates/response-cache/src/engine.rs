@@ -11,11 +11,12 @@ use tokio::time::Instant;
 
 pub(crate) use self::build::Behind;
 use crate::{
-    CacheKey, Entry, Generation, Lookup, RedisPool, Relief, StartError, StoreFault,
+    CacheKey, Entry, Generation, Lookup, RedisPool, Relief, StartError, StoreFault, census,
     generation::Generations,
     seal::Seal,
     store::{Ask, Fill, StoreStats, memory::MemoryStore, shelf::Bounds},
     tally::Tally,
+    tasks::Tasks,
 };
 
 /// The settings in force.
@@ -38,6 +39,8 @@ pub(crate) struct Engine {
     memory: Arc<MemoryStore>,
     /// `None`: memory is all there is.
     behind: Option<Behind>,
+    /// Counts what lies elsewhere.
+    _census: Tasks,
 }
 
 impl Engine {
@@ -51,7 +54,11 @@ impl Engine {
             CacheBackend::Redis => Some(build::redis(&settings, &memory, parts)?),
             CacheBackend::Tiered => Some(build::tiered(&settings, &memory, parts)?),
         };
-        Ok(Self { memory, behind })
+        let census = Tasks::default();
+        if let Some(behind) = behind.as_ref().filter(|behind| !behind.store.abilities().counts) {
+            census.start(census::keep(Arc::clone(&behind.store), Arc::clone(&parts.tally)));
+        }
+        Ok(Self { memory, behind, _census: census })
     }
 
     /// The answer, where it takes no wait to know it.
@@ -103,6 +110,14 @@ impl Engine {
         match &self.behind {
             None => self.memory.held(),
             Some(behind) => behind.store.stats(),
+        }
+    }
+
+    /// Entries, wherever they lie.
+    pub(crate) async fn count(&self, tally: &Tally) -> u64 {
+        match &self.behind {
+            Some(behind) if !behind.store.abilities().counts => census::now(&*behind.store, tally).await,
+            _ => self.held().entries,
         }
     }
 

@@ -16,6 +16,7 @@
 )]
 
 mod cache;
+mod census;
 mod chance;
 mod direction;
 mod engine;

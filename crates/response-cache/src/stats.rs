@@ -7,7 +7,7 @@ pub struct CacheStats {
     pub enabled: bool,
     /// `memory`, `redis` or `tiered`.
     pub backend_type: &'static str,
-    /// Replies kept in this process.
+    /// Replies kept; in Redis at most some hundred thousand of ours are counted.
     pub entries: u64,
     /// Whether these are all: what lies in a shared store nobody counts.
     pub entries_are_all: bool,

@@ -128,6 +128,8 @@ pub(crate) struct Tally {
     /// Hits and misses.
     tiers: [[Count; 2]; Tier::ALL.len()],
     pub(crate) promotions: Count,
+    /// Entries of a shared store, when they were counted last.
+    counted: AtomicU64,
     pub(crate) demotions: Count,
     pub(crate) lookups_abandoned: Count,
     pub(crate) writes_dropped: Count,
@@ -150,6 +152,7 @@ impl Default for Tally {
             evictions: Count::default(),
             tiers: Default::default(),
             promotions: Count::default(),
+            counted: AtomicU64::new(0),
             demotions: Count::default(),
             lookups_abandoned: Count::default(),
             writes_dropped: Count::default(),
@@ -161,6 +164,15 @@ impl Default for Tally {
 }
 
 impl Tally {
+    /// Entries of a shared store.
+    pub(crate) fn counted(&self, entries: u64) {
+        self.counted.store(entries, Ordering::Relaxed);
+    }
+
+    pub(crate) fn last_count(&self) -> u64 {
+        self.counted.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn looked(&self, what: Looked, now: Moment) {
         self.looked[what as usize].one();
         match what {

@@ -65,4 +65,9 @@ impl Store for Fallback {
     fn stats(&self) -> StoreStats {
         self.memory.held()
     }
+
+    /// Of whichever answers now.
+    fn count(&self) -> Pending<'_, u64> {
+        if self.store.is_there() { self.store.count() } else { self.memory.count() }
+    }
 }

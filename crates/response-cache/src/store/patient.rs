@@ -222,6 +222,10 @@ impl Store for Patient {
     fn stats(&self) -> StoreStats {
         self.inner.store.stats()
     }
+
+    fn count(&self) -> Pending<'_, u64> {
+        self.inner.store.count()
+    }
 }
 
 impl fmt::Debug for Inner {

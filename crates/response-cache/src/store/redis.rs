@@ -12,6 +12,9 @@ use crate::{CacheKey, StoreFault, engine::InForce, entry::Found, seal::FRAME};
 /// Its name in faults and log lines.
 pub(crate) const NAME: &str = "redis";
 
+/// Pages that are counted at most: some hundred thousand keys.
+const PAGES: usize = 200;
+
 /// The store of `backend: redis`, and of a first tier that is there.
 #[derive(Debug)]
 pub(crate) struct RedisStore {
@@ -84,6 +87,10 @@ impl Store for RedisStore {
     /// What lies there others count too.
     fn stats(&self) -> StoreStats {
         StoreStats::default()
+    }
+
+    fn count(&self) -> Pending<'_, u64> {
+        Box::pin(async move { self.values.count(PAGES, CacheKey::is_hex).await.map_err(said) })
     }
 }
 

@@ -122,4 +122,9 @@ impl Store for Tiered {
     fn stats(&self) -> StoreStats {
         self.l1.stats()
     }
+
+    /// Of the first tier: an object store has no quick answer to that.
+    fn count(&self) -> Pending<'_, u64> {
+        self.l1.count()
+    }
 }

@@ -37,8 +37,8 @@ impl Collector for Telemetry {
         let backends = CacheBackend::ALL.map(|one| ([("backend", one.as_str())], u64::from(one == backend)));
         gauges(&mut encoder, "continuum_cache_backend_type", "1 for the place where replies are kept", backends)?;
         for (name, help, value) in [
-            ("continuum_response_cache_entries", "Replies kept in this process", held.entries),
-            ("continuum_response_cache_size_bytes", "Bytes that they take", held.bytes),
+            ("continuum_response_cache_entries", "Replies kept, in Redis as counted a while ago", cache.entries()),
+            ("continuum_response_cache_size_bytes", "Bytes that those in this process take", held.bytes),
         ] {
             let gauge = ConstGauge::new(value);
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;

@@ -26,7 +26,8 @@ fn workload() -> Vec<Value> {
     };
     let body = |n: usize| {
         let document = words(&format!("document {}", n % 8), 300);
-        let messages = json!([{"role": "system", "content": document}, {"role": "user", "content": format!("Question {n}?")}]);
+        let messages =
+            json!([{"role": "system", "content": document}, {"role": "user", "content": format!("Question {n}?")}]);
         json!({"model": "sim", "messages": messages, "temperature": 0, "max_tokens": 24, "stream": true})
     };
     // The k-th question about as often as 1/k of the first.
@@ -103,7 +104,11 @@ fn a_hit_in_memory() {
             .collect();
         stage.sort_by(f64::total_cmp);
         let bytes = body.to_string().len();
-        println!("a hit, body of {what} ({bytes} bytes): read, key and lookup p50 {:.1} us, p90 {:.1} us", at(&stage, 0.5), at(&stage, 0.9));
+        println!(
+            "a hit, body of {what} ({bytes} bytes): read, key and lookup p50 {:.1} us, p90 {:.1} us",
+            at(&stage, 0.5),
+            at(&stage, 0.9)
+        );
     }
     // Processor time of the whole router, beside a request that is refused as soon as its body is read.
     let body = question("why?").to_string();
@@ -118,7 +123,10 @@ fn a_hit_in_memory() {
         (processor_time(&cached.router) - before).as_secs_f64() * 1e6 / 4_000.0
     };
     let (hit, refused) = (spent("/v1/chat/completions", body.as_bytes()), spent("/v1/chat/completions", b"[1]"));
-    println!("processor time of a request: hit {hit:.1} us, refused after reading {refused:.1} us, difference {:.1} us", hit - refused);
+    println!(
+        "processor time of a request: hit {hit:.1} us, refused after reading {refused:.1} us, difference {:.1} us",
+        hit - refused
+    );
 }
 
 fn processor_time(program: &Program) -> Duration {
@@ -149,7 +157,12 @@ fn plot(rows: &[(&str, Vec<f64>, usize)]) -> String {
         );
     }
     for share in [0.0, 0.5, 1.0] {
-        let _ = writeln!(svg, "<text x=\"52\" y=\"{:.1}\" text-anchor=\"end\">{:.0} %</text>", y(share) + 4.0, share * 100.0);
+        let _ = writeln!(
+            svg,
+            "<text x=\"52\" y=\"{:.1}\" text-anchor=\"end\">{:.0} %</text>",
+            y(share) + 4.0,
+            share * 100.0
+        );
     }
     for (number, (name, took, _)) in rows.iter().enumerate() {
         let colour = ["#888", "#d97706", "#2563eb"][number];
@@ -158,9 +171,18 @@ fn plot(rows: &[(&str, Vec<f64>, usize)]) -> String {
             .enumerate()
             .map(|(n, ms)| format!("{:.1},{:.1} ", x(*ms), y((n + 1) as f64 / took.len() as f64)))
             .collect();
-        let _ = writeln!(svg, "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" points=\"{}\"/>", points.trim_end());
+        let _ = writeln!(
+            svg,
+            "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" points=\"{}\"/>",
+            points.trim_end()
+        );
         let _ = writeln!(svg, "<text x=\"70\" y=\"{}\" fill=\"{colour}\">{name}</text>", 24 + 14 * number);
     }
-    let _ = writeln!(svg, "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">time to the end of the reply; share of requests that were done by then</text>\n</svg>", WIDTH / 2.0, HEIGHT - 6.0);
+    let _ = writeln!(
+        svg,
+        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">time to the end of the reply; share of requests that were done by then</text>\n</svg>",
+        WIDTH / 2.0,
+        HEIGHT - 6.0
+    );
     svg
 }
