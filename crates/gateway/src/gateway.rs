@@ -11,6 +11,7 @@ use std::{
 use fleet::Fleet;
 use http::HeaderName;
 use kv_blocks::{HashScheme, WorkerId};
+use lmcache::Controller;
 use net::Clock;
 use parity::Book;
 use parking_lot::Mutex;
@@ -39,7 +40,7 @@ use crate::{
     prefix_telemetry::PrefixCollector,
     request::{
         ClusterSettings, Clusters, Disaggregation, HookSettings, Hooks, Identify, Prefills, ReplyHeaders, Rewriting,
-        StreamLimits, hedge_results,
+        StreamLimits, TokenCache, hedge_results,
     },
     reservations::Reservations,
     response_homes::ResponseHomes,
@@ -107,6 +108,8 @@ pub struct Rules {
     pub scheme: HashScheme,
     /// Longest a prompt may take to tokenise, as predicted; beyond it its text stands for it.
     pub tokenize_budget: Duration,
+    /// How token ids are kept that engines told.
+    pub token_cache: TokenCache,
     /// A worker whose KV cache is fuller than this share gets nothing; `None` = off.
     pub busy_threshold: Option<f64>,
     /// Whether vLLM workers are told the queue's order.
@@ -158,6 +161,8 @@ pub struct GatewayParts {
     pub prefix_tally: Arc<PrefixTally>,
     /// Where receipts are written to, if anywhere.
     pub log: Option<Arc<DecisionLog>>,
+    /// The controller of LMCache, if there is one. Whoever started it stops it.
+    pub lmcache: Option<Arc<Controller>>,
     /// The clock.
     pub clock: Clock,
     /// The inbound key.
@@ -195,6 +200,7 @@ pub struct Gateway {
     pub(crate) reservations: Arc<Reservations>,
     pub(crate) prefill: Arc<Prefills>,
     pub(crate) clusters: Option<Arc<Clusters>>,
+    pub(crate) lmcache: Option<Arc<Controller>>,
     pub(crate) shared_prefixes: Option<Arc<SharedPrefixes>>,
     pub(crate) names: ModelNames,
     pub(crate) hooks: Hooks,
@@ -254,7 +260,8 @@ impl RequestRules {
 impl Gateway {
     /// Puts the parts together and registers the metric families.
     pub fn new(parts: GatewayParts, registry: &mut Registry) -> Self {
-        let GatewayParts { fleet, router, ring, parity, prefix_tally, log, clock, keys, limits, mut rules } = parts;
+        let GatewayParts { fleet, router, ring, parity, prefix_tally, log, lmcache, clock, keys, limits, mut rules } =
+            parts;
         let names = std::mem::take(&mut rules.names);
         let hooks = Hooks::new(std::mem::take(&mut rules.hooks), registry);
         let lobby = Arc::new(Lobby::new(rules.waiting));
@@ -274,6 +281,7 @@ impl Gateway {
             Arc::clone(&fleet),
             pools.clone(),
             rules.connect_timeout,
+            rules.token_cache,
         ));
         let clusters = rules.clusters.clone().map(|settings| {
             let help = "Requests by what came of looking for their semantic cluster";
@@ -282,6 +290,7 @@ impl Gateway {
             Arc::new(Clusters::new(settings, Arc::clone(&fleet), pools.clone(), clock, rules.connect_timeout, results))
         });
         Self {
+            lmcache,
             clusters,
             hooks,
             names,

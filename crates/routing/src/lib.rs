@@ -20,6 +20,7 @@ mod holding;
 mod job;
 mod latency;
 mod ledger;
+mod lmcache;
 mod output_length;
 mod plan;
 mod policy;
@@ -43,8 +44,9 @@ pub use job::{
     Answer, CacheSource, Candidate, ExcludeReason, Excluded, Job, NoStopwatch, Overrides, Pin, Stopwatch, Tiers,
 };
 pub use ledger::TargetLoad;
+pub use lmcache::{LmcacheFacts, LmcacheSettings};
 pub use plan::{Dispatch, Leg, Plan, Refusal, Released, ReservationId, Ticket};
-pub use policy::{CostUnit, Policy, Terms, UnknownPolicy};
+pub use policy::{CostUnit, LMCACHE_PREFIX, Policy, Terms, UnknownPolicy};
 pub use pools::{PrefillLeg, PrefillNote, PrefillPool, PrefillSkip};
 pub use prefix_memory::{PrefixMemory, PrefixMemorySettings};
 pub use prefix_tally::{PrefixCounts, PrefixTally};

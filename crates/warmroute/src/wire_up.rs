@@ -4,10 +4,12 @@ mod before_routing;
 mod content_routing;
 mod from_settings;
 mod listeners;
+mod lmcache;
 mod model_routing;
 
 use std::{sync::Arc, time::Duration};
 
+use ::lmcache::Controller;
 use admin::{Access, AdminParts, Control, Doctor, Drain, DryRun, Takeover, Token};
 use config::{Listen, Problem, Settings};
 use doctor::{Options, Probe, Surroundings, USUAL_TIMEOUT};
@@ -19,10 +21,7 @@ use net::{Clock, Destinations, ListenAddr, ListenError};
 use parity::Book;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
-use routing::{
-    PrefixTally, Router,
-    receipt::{Ring, RingLimits},
-};
+use routing::{PrefixTally, Router, receipt::Ring};
 use tokio::{sync::watch, task::JoinHandle};
 
 pub(crate) use self::from_settings::{limits, routing, rules, scheme};
@@ -87,6 +86,7 @@ pub(crate) struct Running {
     watch_task: JoinHandle<()>,
     admin_task: JoinHandle<()>,
     log_task: Option<JoinHandle<()>>,
+    lmcache: Option<Arc<Controller>>,
 }
 
 /// Binds every listener, or takes them from the process that runs, then starts everything behind them. A worker that is
@@ -130,10 +130,7 @@ async fn start_on(
     let scheme = scheme(&settings);
     let index = Arc::new(KvIndex::new(from_settings::index(&settings, scheme)));
     let router = Arc::new(Router::new(routing(&settings), Arc::clone(&index)));
-    let ring = Arc::new(Ring::new(RingLimits {
-        entries: settings.decisions.ring_entries,
-        bytes: settings.decisions.ring_bytes,
-    }));
+    let ring = Arc::new(Ring::new(from_settings::ring(&settings.decisions)));
     let parity = Arc::new(Mutex::new(Book::new(thresholds(&settings.parity))));
     let prefix_tally = Arc::new(PrefixTally::default());
     let in_force = Arc::new(settings.clone());
@@ -157,6 +154,7 @@ async fn start_on(
         },
         &mut registry,
     )?);
+    let lmcache = lmcache::controller(&settings.routing, &mut registry);
     let log = settings.decisions.log.map(|log| DecisionLog::new(from_settings::decision_log(log), &mut registry));
     let gateway = InForce::new(Gateway::new(
         GatewayParts {
@@ -166,6 +164,7 @@ async fn start_on(
             parity: Arc::clone(&parity),
             prefix_tally: Arc::clone(&prefix_tally),
             log: log.clone(),
+            lmcache: lmcache.clone(),
             clock,
             keys: extras.keys,
             limits,
@@ -238,6 +237,7 @@ async fn start_on(
         data_task: tokio::spawn(Arc::clone(&draining).carry(listening)),
         draining,
         handing,
+        lmcache,
         log_task: log.map(|log| tokio::spawn(log.write(stopped))),
         admin_task: tokio::spawn(admin::serve(parts, access, admin, admin_stopped)),
     };
@@ -283,6 +283,9 @@ impl Running {
             probes.stop().await;
         }
         self.fleet.stop().await;
+        if let Some(controller) = self.lmcache {
+            controller.stop().await;
+        }
         let _ = tokio::time::timeout(Duration::from_secs(5), self.admin_task).await;
         if let Some(log) = self.log_task {
             let _ = tokio::time::timeout(Duration::from_secs(5), log).await;
