@@ -257,8 +257,10 @@ fn the_policy_that_asks_lmcache_keeps_its_controller_and_who_is_who() {
     assert_eq!(map, [("vllm-001", "vllm-1:8000"), ("vllm-002", "vllm-2:8000")]);
     assert_eq!((lmcache.prompt_cache.ttl, lmcache.prompt_cache.capacity.get()), (Duration::from_secs(60), 500));
     // That router has an address for what is left out, and takes fallbacks that cannot stand in here.
-    let text = converted(&format!("{ONE_WORKER}policy: {{type: lmcache_aware, fallback_policy: consistent_hash}}\n"));
-    assert_eq!(without_counterpart(&text), ["policy.fallback_policy"], "{text}");
+    let text = converted(&format!(
+        "{ONE_WORKER}policy: {{type: lmcache_aware, fallback_policy: consistent_hash}}\nprompt_cache: {{backend: redis}}\n"
+    ));
+    assert_eq!(without_counterpart(&text), ["policy.fallback_policy", "prompt_cache.backend"], "{text}");
     let lmcache = settings(&text).routing.lmcache.expect("a controller is named");
     assert_eq!((lmcache.controller_url.as_str(), lmcache.fallback), ("http://localhost:9000", "power_of_two"));
 }
@@ -292,7 +294,7 @@ fn every_key_without_a_counterpart_stands_in_a_comment_in_the_order_of_the_file(
 fn a_comment_names_exactly_the_keys_that_this_version_refuses() {
     let pools =
         "mode:\n  type: vllm_prefill_decode\n  prefill_urls: [[http://p:1, 1], [http://p:2, 2]]\n  decode_urls: []\n";
-    let more = "policy: {type: lmcache_aware}\nprompt_cache: {backend: redis}\nprefill_policy: {type: kv_aware, medium_weights: {disk: 0.5}}\n";
+    let more = "policy: {type: lmcache_aware}\nhost: '0.0.0.0'\nprefill_policy: {type: kv_aware, medium_weights: {disk: 0.5}}\n";
     for text in [ONE_WORKER.to_owned(), SEEDS[0].to_owned(), format!("{pools}{more}engine_wait_timeout_secs: 1\n")] {
         let text = converted(&text);
         let named: Vec<&str> = text

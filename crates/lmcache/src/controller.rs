@@ -1,6 +1,6 @@
 //! The handle on one controller, and the task that keeps asking it.
 
-use std::{convert::Infallible, io::Write as _, sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
@@ -30,6 +30,8 @@ const LOOKUP: &str = "/lookup";
 const MOST_TOKENS: usize = 1 << 16;
 /// Questions on their way at once; a request that finds no room goes by what each worker holds.
 const ASKING: usize = 64;
+/// Bytes of an answer that are read in a fraction of a millisecond.
+const SHORT: usize = 16 << 10;
 /// What is asked to see whether there are answers again. It is of no prompt.
 const PROBE: &[u32] = &[0];
 /// Before a controller is asked again that failed, twice as long each time; never longer than between two polls.
@@ -189,9 +191,7 @@ impl Inner {
     async fn poll(&self) -> Result<Occupancy, Trouble> {
         let ControllerSettings { url, timeout, instances, .. } = &self.settings;
         let fetched = answered(fetch::get(url, WORKERS, &self.headers, *timeout, WORKERS_BYTES).await)?;
-        // Up to a megabyte of it: not on a thread that others wait for.
-        let read = tokio::task::spawn_blocking(move || reply::workers(&fetched)).await;
-        let chunks = read.map_err(unusable)?.map_err(unusable)?;
+        let chunks = read(fetched, reply::workers).await?;
         Ok(Occupancy::of(&chunks, instances))
     }
 
@@ -223,20 +223,26 @@ impl Inner {
         let budget = (*lookup_budget).min(*timeout);
         let body = Some(question(tokens));
         let fetched = answered(fetch::post(url, LOOKUP, &self.headers, body, budget, LOOKUP_BYTES).await)?;
-        let layout = reply::layout(&fetched).map_err(unusable)?;
+        let layout = read(fetched, reply::layout).await?;
         Ok(Matched::of(layout, instances, u32::try_from(tokens.len()).unwrap_or(u32::MAX)))
     }
+}
+
+/// What an answer says. A long one is not read on a thread that others wait for.
+async fn read<T: Send + 'static>(body: Bytes, read: fn(&[u8]) -> Result<T, reply::Unreadable>) -> Result<T, Trouble> {
+    if body.len() <= SHORT {
+        return read(&body).map_err(unusable);
+    }
+    tokio::task::spawn_blocking(move || read(&body)).await.map_err(unusable)?.map_err(unusable)
 }
 
 fn question(tokens: &[u32]) -> Bytes {
     // Ids of today's vocabularies have at most six digits, and a comma.
     let mut body = Vec::with_capacity(16 + 7 * tokens.len());
-    body.extend_from_slice(b"{\"tokens\":[");
-    for (at, token) in tokens.iter().enumerate() {
-        // A vector takes whatever is written.
-        let _ = write!(body, "{}{token}", if at == 0 { "" } else { "," });
-    }
-    body.extend_from_slice(b"]}");
+    body.extend_from_slice(b"{\"tokens\":");
+    // A vector takes whatever is written, and numbers can be.
+    let _ = serde_json::to_writer(&mut body, tokens);
+    body.push(b'}');
     body.into()
 }
 

@@ -131,6 +131,8 @@ fn a_controller_that_fails_in_whatever_way_costs_no_request_and_counts_again_whe
         Manner::Hanging,
         Manner::Saying("<html>not found</html>"),
         Manner::Saying(r#"{"workers": "none"}"#),
+        // More than is read.
+        Manner::Saying(" ".repeat(2 << 20).leak()),
         Manner::Saying(r#"{"workers": [{"instance_id": "i-z", "key_count": 5}, {"instance_id": "i-a"}]}"#),
     ] {
         controller.answers(WORKERS, manner.clone());

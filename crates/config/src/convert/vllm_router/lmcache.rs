@@ -40,7 +40,6 @@ const CONTROLLER: &[Key] = &[
 ];
 
 const CACHE: &[Key] = &[
-    key("backend", "routing.lmcache.prompt_cache.backend", BACKEND),
     Key { unit: "s", ..key("ttl_secs", "routing.lmcache.prompt_cache.ttl", SECONDS) },
     key("max_entries", "routing.lmcache.prompt_cache.capacity", Kind::Int { min: 2, max: 10_000_000 }),
 ];
@@ -104,6 +103,12 @@ impl Work {
     pub(super) fn prompt_cache(&mut self, top: &mut Fields<'_>) {
         let cache = top.take("prompt_cache").and_then(|cache| self.given.fields(&cache));
         if let Some(mut cache) = cache {
+            if let Some(backend) = cache.take("backend")
+                && self.given.value(&backend, &BACKEND) == Some(Value::Word("redis"))
+            {
+                // In memory the same is asked for again by each router, which costs time and nothing else.
+                self.given.unused(backend);
+            }
             self.keys(CACHE, &mut cache);
             self.given.leave(cache);
         }
