@@ -6,6 +6,7 @@ mod disaggregation;
 mod discovery;
 mod hooks;
 mod kv;
+mod lmcache;
 mod models;
 mod redis;
 mod response_cache;
@@ -37,7 +38,7 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
     kv::weights_make_one(root.key("kv_cache_index").key("scoring"), problems);
     let kv_cache_index = kv::kv_cache_index(root, &workers, problems);
     let response_cache = response_cache::response_cache(root, problems);
-    let routing = routing::routing(root.key("routing"), &workers, problems);
+    let routing = routing::routing(root, &workers, problems);
     let discovery = discovery::discovery(root.key("discovery"), problems);
     discovery::hide_keys(root.key_mut("discovery"));
     let models = models::models(root.key("models"), problems);

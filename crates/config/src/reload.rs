@@ -25,6 +25,7 @@ pub(crate) const FIXED: &[&str] = &[
     "models.entries",
     "routing.tokenize_budget",
     "routing.reservation_ttl",
+    "routing.lmcache",
     "routing.semantic_clusters",
     "routing.shared_prefix_routing",
     "prefix_routing.max_prefix_length",
@@ -156,6 +157,7 @@ impl Settings {
         (new.models.defaults, new.models.entries) = (old.models.defaults, old.models.entries);
         new.routing.tokenize_budget = old.routing.tokenize_budget;
         new.routing.reservation_ttl = old.routing.reservation_ttl;
+        new.routing.lmcache = old.routing.lmcache;
         new.routing.semantic_clusters = old.routing.semantic_clusters;
         new.routing.shared_prefix_routing = old.routing.shared_prefix_routing;
         new.prefix_routing.max_prefix_length = old.prefix_routing.max_prefix_length;

@@ -11,6 +11,7 @@ mod disaggregation;
 mod discovery;
 mod hooks;
 mod kv;
+mod lmcache;
 mod models;
 mod parity;
 mod queue;
@@ -32,6 +33,7 @@ pub use hooks::Hook;
 pub use kv::{
     BlockHashKind, KvCacheIndex, KvEvents, Offloading, Prediction, PrefixEventSource, PrefixHashKind, Scoring,
 };
+pub use lmcache::{Lmcache, LmcacheMode, PromptCache};
 pub use models::{ChatTemplate, Model, ModelRule, Models, Tokenizer};
 pub use parity::Parity;
 pub use queue::Queue;

@@ -4,7 +4,7 @@ mod sources;
 
 use std::time::Duration;
 
-use config::{Connector, Problem, Tokenizer, convert_vllm_router};
+use config::{Connector, LmcacheMode, Problem, Tokenizer, convert_vllm_router};
 use contract_id::contract;
 use kv_blocks::{BlockSize, Role};
 use proptest::prelude::*;
@@ -232,6 +232,40 @@ fn clusters_and_the_table_of_beginnings_have_keys_of_ours() {
 }
 
 #[test]
+#[contract("V29", "V30")]
+fn the_policy_that_asks_lmcache_keeps_its_controller_and_who_is_who() {
+    let text = converted(
+        "mode: {type: regular, worker_urls: ['http://vllm-1:8000', 'http://vllm-2:8000']}\npolicy:\n  type: lmcache_aware\n  \
+         controller_url: http://lmcache:9000\n  poll_interval_secs: 5\n  cache_weight: 0.8\n  fallback_policy: round_robin\n  \
+         controller_timeout_ms: 1500\n  lookup_mode: prefix_lookup\n  controller_api_key: sk-mine\n  lmcache_worker_map:\n    \
+         vllm-001: http://vllm-1:8000\n    vllm-002: http://vllm-2:8000\nprompt_cache: {backend: memory, ttl_secs: 60, \
+         max_entries: 500, redis: {url: 'redis://r'}}\n",
+    );
+    assert_eq!(without_counterpart(&text), ["prompt_cache.redis"], "{text}");
+    let ours = settings(&text).routing;
+    assert_eq!(ours.policy, "lmcache_aware");
+    let lmcache = ours.lmcache.expect("a controller is named");
+    assert_eq!((lmcache.mode, lmcache.controller_url.as_str()), (LmcacheMode::PrefixLookup, "http://lmcache:9000"));
+    assert_eq!(
+        (lmcache.poll_interval, lmcache.controller_timeout),
+        (Duration::from_secs(5), Duration::from_millis(1500))
+    );
+    assert_eq!((lmcache.cache_weight, lmcache.fallback), (0.8, "round_robin"));
+    assert_eq!(lmcache.controller_api_key.as_ref().map(config::Secret::expose), Some("sk-mine"));
+    let map: Vec<_> =
+        lmcache.worker_map.iter().map(|(instance, worker)| (instance.as_str(), worker.as_str())).collect();
+    assert_eq!(map, [("vllm-001", "vllm-1:8000"), ("vllm-002", "vllm-2:8000")]);
+    assert_eq!((lmcache.prompt_cache.ttl, lmcache.prompt_cache.capacity.get()), (Duration::from_secs(60), 500));
+    // That router has an address for what is left out, and takes fallbacks that cannot stand in here.
+    let text = converted(&format!(
+        "{ONE_WORKER}policy: {{type: lmcache_aware, fallback_policy: consistent_hash}}\nprompt_cache: {{backend: redis}}\n"
+    ));
+    assert_eq!(without_counterpart(&text), ["policy.fallback_policy", "prompt_cache.backend"], "{text}");
+    let lmcache = settings(&text).routing.lmcache.expect("a controller is named");
+    assert_eq!((lmcache.controller_url.as_str(), lmcache.fallback), ("http://localhost:9000", "power_of_two"));
+}
+
+#[test]
 fn every_key_without_a_counterpart_stands_in_a_comment_in_the_order_of_the_file() {
     let text = converted(
         "log_dir: /tmp\nmode:\n  type: regular\n  worker_urls: ['http://a:1']\n  discovery_address: x\npolicy:\n  type: \
@@ -260,7 +294,7 @@ fn every_key_without_a_counterpart_stands_in_a_comment_in_the_order_of_the_file(
 fn a_comment_names_exactly_the_keys_that_this_version_refuses() {
     let pools =
         "mode:\n  type: vllm_prefill_decode\n  prefill_urls: [[http://p:1, 1], [http://p:2, 2]]\n  decode_urls: []\n";
-    let more = "policy: {type: lmcache_aware}\nprefill_policy: {type: kv_aware, medium_weights: {disk: 0.5}}\n";
+    let more = "policy: {type: lmcache_aware}\nhost: '0.0.0.0'\nprefill_policy: {type: kv_aware, medium_weights: {disk: 0.5}}\n";
     for text in [ONE_WORKER.to_owned(), SEEDS[0].to_owned(), format!("{pools}{more}engine_wait_timeout_secs: 1\n")] {
         let text = converted(&text);
         let named: Vec<&str> = text

@@ -5,6 +5,7 @@ mod sources;
 use std::time::Duration;
 
 use config::{FlagsOf, Level, LogFormat, convert_command, convert_continuum};
+use contract_id::contract;
 use kv_blocks::Role;
 use proptest::prelude::*;
 use sources::{lines, load_all, settings};
@@ -42,6 +43,24 @@ fn a_command_line_of_sglang_router_becomes_workers_policy_and_limits() {
     assert_eq!((ours.queue.max_entries, ours.queue.wait), (100, Duration::from_secs(60)));
     assert_eq!((ours.logging.level, ours.logging.format), (Level::Warn, LogFormat::Json));
     assert!(!ours.health_checks.enabled);
+}
+
+#[test]
+#[contract("V29")]
+fn the_flags_of_the_policy_that_asks_lmcache_are_its_keys() {
+    let ours = settings(&converted(
+        FlagsOf::VllmRouter,
+        "vllm-router --policy lmcache_aware --lmcache-controller-url http://lmcache:9000 --lmcache-poll-interval 20 \
+         --lmcache-cache-weight 0.5 --lmcache-lookup-mode prefix_lookup --lmcache-controller-timeout-ms 500 \
+         --worker-urls http://a:8000 http://b:8000",
+    ));
+    let lmcache = ours.routing.lmcache.expect("a controller is named");
+    assert_eq!((ours.routing.policy, lmcache.mode), ("lmcache_aware", config::LmcacheMode::PrefixLookup));
+    assert_eq!(
+        (lmcache.poll_interval, lmcache.controller_timeout),
+        (Duration::from_secs(20), Duration::from_millis(500))
+    );
+    assert_eq!((lmcache.controller_url.as_str(), lmcache.cache_weight), ("http://lmcache:9000", 0.5));
 }
 
 #[test]

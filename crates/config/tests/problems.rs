@@ -196,15 +196,15 @@ fn a_key_of_a_later_version_takes_its_default_only() {
 
 #[test]
 fn a_word_of_a_later_version_is_refused_with_the_ones_that_work() {
-    let problem = problem("routing: {policy: Lmcache-Aware}\n");
+    let problem = problem("kv_events: {block_hash: Keyed}\n");
     assert_eq!(
         problem.to_string(),
-        "warmroute.yaml: line 1, column 19: routing.policy: `lmcache_aware` is not built yet in this version: expected one of \
-         warm, kv_aware, least_loaded, round_robin, random, weighted_round_robin, least_latency, power_of_two, \
-         consistent_hash, rendezvous_hash, prefix_hash, cache_aware, dynamo_cost, composite, continuum"
+        "warmroute.yaml: line 1, column 25: kv_events.block_hash: `keyed` is not built yet in this version: expected one of \
+         xxh3, fnv1a"
     );
     for (text, word) in [
-        ("routing: {policy: lmcache-aware}", "lmcache_aware"),
+        ("replicas: {mode: nats}", "nats"),
+        ("routing: {lmcache: {prompt_cache: {backend: redis}}}", "redis"),
         ("admin: {listen: same}", "same"),
         ("kv_events: {block_hash: keyed}", "keyed"),
     ] {

@@ -11,6 +11,7 @@ use std::{
 use fleet::Fleet;
 use http::HeaderName;
 use kv_blocks::{HashScheme, WorkerId};
+use lmcache::Controller;
 use net::Clock;
 use parity::Book;
 use parking_lot::Mutex;
@@ -42,7 +43,7 @@ use crate::{
     prefix_telemetry::PrefixCollector,
     request::{
         ClusterSettings, Clusters, Disaggregation, HookSettings, Hooks, Identify, Prefills, ReplyHeaders, Rewriting,
-        StreamLimits, hedge_results,
+        StreamLimits, TokenCache, hedge_results,
     },
     reservations::Reservations,
     response_homes::ResponseHomes,
@@ -110,6 +111,8 @@ pub struct Rules {
     pub scheme: HashScheme,
     /// Longest a prompt may take to tokenise, as predicted; beyond it its text stands for it.
     pub tokenize_budget: Duration,
+    /// How token ids are kept that engines told.
+    pub token_cache: TokenCache,
     /// A worker whose KV cache is fuller than this share gets nothing; `None` = off.
     pub busy_threshold: Option<f64>,
     /// Whether vLLM workers are told the queue's order.
@@ -165,6 +168,8 @@ pub struct GatewayParts {
     pub log: Option<Arc<DecisionLog>>,
     /// Replies that answer later requests, where that is switched on.
     pub cache: Arc<ResponseCache>,
+    /// The controller of LMCache, if there is one. Whoever started it stops it.
+    pub lmcache: Option<Arc<Controller>>,
     /// The clock.
     pub clock: Clock,
     /// The inbound key.
@@ -203,6 +208,7 @@ pub struct Gateway {
     pub(crate) reservations: Arc<Reservations>,
     pub(crate) prefill: Arc<Prefills>,
     pub(crate) clusters: Option<Arc<Clusters>>,
+    pub(crate) lmcache: Option<Arc<Controller>>,
     pub(crate) shared_prefixes: Option<Arc<SharedPrefixes>>,
     pub(crate) names: ModelNames,
     pub(crate) hooks: Hooks,
@@ -275,6 +281,7 @@ impl Gateway {
             kv_tally,
             log,
             cache,
+            lmcache,
             clock,
             keys,
             limits,
@@ -299,6 +306,7 @@ impl Gateway {
             Arc::clone(&fleet),
             pools.clone(),
             rules.connect_timeout,
+            rules.token_cache,
         ));
         let clusters = rules.clusters.clone().map(|settings| {
             let help = "Requests by what came of looking for their semantic cluster";
@@ -312,6 +320,7 @@ impl Gateway {
         });
         Self {
             meaning,
+            lmcache,
             clusters,
             hooks,
             names,

@@ -51,7 +51,9 @@ pub use model_lists::ModelListSettings;
 pub use model_names::{ModelNameRule, ModelNames};
 pub use model_routing::{ModelRouting, ModelRules};
 pub use probes::{Probes, ProbesError};
-pub use request::{Cluster, ClusterSettings, Connector, Disaggregation, HookSettings, ReplyHeaders, Rewriting};
+pub use request::{
+    Cluster, ClusterSettings, Connector, Disaggregation, HookSettings, ReplyHeaders, Rewriting, TokenCache,
+};
 pub use retry::RetryRules;
 pub use routes::{Body, Endpoint, ROUTES, Route, Scope};
 pub use shared_prefixes::SharedPrefixSettings;

@@ -18,8 +18,8 @@ use std::{
 use kv_blocks::{BlockSize, DpRank, HashScheme, Identity, Moment, Namespace, PromptBlocks, Target, WorkerId};
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
-    Affinity, Answer, CacheSource, Candidate, Dispatch, Job, NoStopwatch, Overrides, Patience, Router, RoutingSettings,
-    Tiers,
+    Affinity, Answer, CacheSource, Candidate, Dispatch, Job, LmcacheFacts, NoStopwatch, Overrides, Patience, Router,
+    RoutingSettings, Tiers,
 };
 
 const BLOCKS: u32 = 8_192;
@@ -94,6 +94,7 @@ impl Bench {
             tiers: Tiers::default(),
             stream_state: Some("live"),
             health: "ready",
+            lmcache: LmcacheFacts::default(),
         };
         let candidates: Vec<Candidate> = (0..count).map(candidate).collect();
         let tokens = |prompt: u32| -> Arc<[u32]> {

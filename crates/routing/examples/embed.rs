@@ -18,8 +18,8 @@ use std::{
 use kv_blocks::{BlockSize, DpRank, HashScheme, Identity, Moment, Namespace, PromptBlocks, Target, WorkerId};
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
-    Affinity, Answer, CacheSource, Candidate, Dispatch, Job, NoStopwatch, Overrides, Patience, Plan, Released,
-    ReservationId, Router, RoutingSettings, Ticket, Tiers,
+    Affinity, Answer, CacheSource, Candidate, Dispatch, Job, LmcacheFacts, NoStopwatch, Overrides, Patience, Plan,
+    Released, ReservationId, Router, RoutingSettings, Ticket, Tiers,
 };
 
 /// What an engine takes to compute a token, and to generate a reply.
@@ -89,6 +89,7 @@ impl Fleet {
             tiers: Tiers::default(),
             stream_state: Some("live"),
             health: "ready",
+            lmcache: LmcacheFacts::default(),
         };
         Self {
             router: Router::new(RoutingSettings::default(), Arc::clone(&index)),

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use kv_blocks::{DpRank, Namespace, PromptBlocks, Target, Tier, WorkerId};
 
-use crate::{Affinity, MediumWeights, Patience, Policy, PrefillPool, PrefixHolder, SessionKeys};
+use crate::{Affinity, LmcacheFacts, MediumWeights, Patience, Policy, PrefillPool, PrefixHolder, SessionKeys};
 
 /// One request that needs a target.
 #[derive(Clone, Copy, Debug)]
@@ -106,6 +106,8 @@ pub struct Candidate {
     pub stream_state: Option<&'static str>,
     /// Health, for the receipt.
     pub health: &'static str,
+    /// What a controller of LMCache says of its worker.
+    pub lmcache: LmcacheFacts,
 }
 
 impl Candidate {

@@ -22,6 +22,7 @@ mod job;
 mod kv_tally;
 mod latency;
 mod ledger;
+mod lmcache;
 mod output_length;
 mod plan;
 mod policy;
@@ -47,8 +48,9 @@ pub use job::{
 };
 pub use kv_tally::{KvCounts, KvTally};
 pub use ledger::TargetLoad;
+pub use lmcache::{LmcacheFacts, LmcacheSettings};
 pub use plan::{Dispatch, Leg, Plan, Refusal, Released, ReservationId, Ticket};
-pub use policy::{CostUnit, Policy, Terms, UnknownPolicy};
+pub use policy::{CostUnit, LMCACHE_PREFIX, Policy, Terms, UnknownPolicy};
 pub use pools::{PrefillLeg, PrefillNote, PrefillPool, PrefillSkip};
 pub use prefix_memory::{PrefixMemory, PrefixMemorySettings};
 pub use prefix_tally::{PrefixCounts, PrefixTally};

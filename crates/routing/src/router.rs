@@ -27,7 +27,8 @@ use crate::{
 /// use kv_blocks::{BlockSize, DpRank, Identity, Moment, Namespace, Target, WorkerId};
 /// use kv_index::{IndexSettings, KvIndex};
 /// use routing::{
-///     Affinity, Answer, CacheSource, Candidate, Dispatch, Job, NoStopwatch, Overrides, Router, RoutingSettings, Tiers,
+///     Affinity, Answer, CacheSource, Candidate, Dispatch, Job, LmcacheFacts, NoStopwatch, Overrides, Router,
+///     RoutingSettings, Tiers,
 /// };
 ///
 /// let router = Router::new(RoutingSettings::default(), Arc::new(KvIndex::new(IndexSettings::default())));
@@ -47,6 +48,7 @@ use crate::{
 ///     tiers: Tiers::default(),
 ///     stream_state: Some("live"),
 ///     health: "ready",
+///     lmcache: LmcacheFacts::default(),
 /// };
 /// let job = Job {
 ///     policy: None,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Policy, QueueSettings, ScoringSettings, SessionMode};
+use crate::{LmcacheSettings, Policy, QueueSettings, ScoringSettings, SessionMode};
 
 /// Settings of the decision.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,6 +16,8 @@ pub struct RoutingSettings {
     pub ring: RingSettings,
     /// When `cache_aware` follows the cache, and when the load.
     pub cache_aware: CacheAwareSettings,
+    /// Weight and fallback of `lmcache_aware`.
+    pub lmcache: LmcacheSettings,
     /// Whether `continuum` has the ring: without it the fallback places what its score does not.
     pub continuum_ring: bool,
     /// Weights of `composite` and `continuum`.
@@ -51,6 +53,7 @@ impl Default for RoutingSettings {
             fallback: Policy::LeastLoaded,
             ring: RingSettings::default(),
             cache_aware: CacheAwareSettings::default(),
+            lmcache: LmcacheSettings::default(),
             continuum_ring: true,
             scoring: ScoringSettings::default(),
             overlap_weight: 1.0,

@@ -67,12 +67,14 @@ impl State {
         let targets = surveyed.iter().map(|surveyed| surveyed.candidate.target);
         let newcomer_cold_tokens = self.ledger.newcomer_cold_tokens(now, targets);
         let known: Vec<KnownBlocks> = prompts.iter().map(|prompt| self.ledger.known_blocks(&prompt.blocks)).collect();
-        let asked = Asked { now, policies: [policy, settings.fallback], newcomer_cold_tokens };
+        let asked =
+            Asked { now, policies: [policy, settings.fallback, settings.lmcache.fallback()], newcomer_cold_tokens };
+        let by_warm = policy == Policy::Warm || policy.asks_lmcache() && settings.lmcache.fallback() == Policy::Warm;
         let contenders = surveyed.into_iter().map(|mut surveyed| {
             let active = known[surveyed.prompt].of(surveyed.candidate.target);
             // What is predicted outlives its requests by itself.
             let bridged = settings.speculative && surveyed.candidate.cache == CacheSource::Events;
-            if policy == Policy::Warm && bridged {
+            if by_warm && bridged {
                 surveyed.credit(active, job.prompt_tokens);
             }
             let new_blocks = prompts[surveyed.prompt].blocks.count() - active as u64;
@@ -166,7 +168,7 @@ impl State {
 struct Asked {
     now: Moment,
     /// One of them rules.
-    policies: [Policy; 2],
+    policies: [Policy; 3],
     newcomer_cold_tokens: f64,
 }
 

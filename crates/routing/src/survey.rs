@@ -185,7 +185,7 @@ mod tests {
     use kv_blocks::{DpRank, Identity, WorkerId};
 
     use super::*;
-    use crate::{Affinity, Answer, CacheSource, NoStopwatch, Overrides};
+    use crate::{Affinity, Answer, CacheSource, LmcacheFacts, NoStopwatch, Overrides};
 
     #[test]
     fn what_is_announced_in_a_tier_that_is_not_reused_counts_for_nobody() {
@@ -206,6 +206,7 @@ mod tests {
             tiers: Tiers::default(),
             stream_state: None,
             health: "ready",
+            lmcache: LmcacheFacts::default(),
         };
         let job = Job {
             policy: None,

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use engine_model::{Engine, EngineSettings, NamedRequest, Next, Scheduling, StepOutcome, SubmitError, Timing};
 use kv_blocks::{BlockSize, DpRank, Identity, Moment, Namespace, Target, WorkerId};
-use routing::{Candidate, Tiers};
+use routing::{Candidate, LmcacheFacts, Tiers};
 
 use crate::Cell;
 
@@ -127,5 +127,6 @@ fn candidate(cell: &Cell, number: u32, namespace: &Namespace, blocks: u32) -> Ca
         tiers: Tiers::default(),
         stream_state: Some("live"),
         health: "ready",
+        lmcache: LmcacheFacts::default(),
     }
 }

@@ -4,11 +4,13 @@ mod before_routing;
 mod content_routing;
 mod from_settings;
 mod listeners;
+mod lmcache;
 mod model_routing;
 mod redis;
 
 use std::{sync::Arc, time::Duration};
 
+use ::lmcache::Controller;
 use admin::{Access, AdminParts, Control, Doctor, Drain, DryRun, Takeover, Token};
 use config::{Listen, Problem, Settings};
 use doctor::{Options, Probe, Surroundings, USUAL_TIMEOUT};
@@ -20,10 +22,7 @@ use net::{Clock, Destinations, ListenAddr, ListenError};
 use parity::Book;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
-use routing::{
-    KvTally, PrefixTally, Router,
-    receipt::{Ring, RingLimits},
-};
+use routing::{KvTally, PrefixTally, Router, receipt::Ring};
 use tokio::{sync::watch, task::JoinHandle};
 
 pub(crate) use self::from_settings::{limits, routing, rules, scheme};
@@ -92,6 +91,7 @@ pub(crate) struct Running {
     watch_task: JoinHandle<()>,
     admin_task: JoinHandle<()>,
     log_task: Option<JoinHandle<()>>,
+    lmcache: Option<Arc<Controller>>,
 }
 
 /// Binds every listener, or takes them from the process that runs, then starts everything behind them. A worker that is
@@ -135,10 +135,7 @@ async fn start_on(
     let scheme = scheme(&settings);
     let index = Arc::new(KvIndex::new(from_settings::index(&settings, scheme)));
     let router = Arc::new(Router::new(routing(&settings), Arc::clone(&index)));
-    let ring = Arc::new(Ring::new(RingLimits {
-        entries: settings.decisions.ring_entries,
-        bytes: settings.decisions.ring_bytes,
-    }));
+    let ring = Arc::new(Ring::new(from_settings::ring(&settings.decisions)));
     let parity = Arc::new(Mutex::new(Book::new(thresholds(&settings.parity))));
     let (prefix_tally, kv_tally) = (Arc::new(PrefixTally::default()), Arc::new(KvTally::default()));
     let in_force = Arc::new(settings.clone());
@@ -165,6 +162,7 @@ async fn start_on(
         &mut registry,
     )?);
     let cache = redis::replies(&settings.response_cache, redis, clock, &mut registry)?;
+    let lmcache = lmcache::controller(&settings.routing, &mut registry);
     let log = settings.decisions.log.map(|log| DecisionLog::new(from_settings::decision_log(log), &mut registry));
     let gateway = InForce::new(Gateway::new(
         GatewayParts {
@@ -176,6 +174,7 @@ async fn start_on(
             kv_tally: Arc::clone(&kv_tally),
             log: log.clone(),
             cache: Arc::clone(&cache),
+            lmcache: lmcache.clone(),
             clock,
             keys: extras.keys,
             limits,
@@ -251,6 +250,7 @@ async fn start_on(
         data_task: tokio::spawn(Arc::clone(&draining).carry(listening)),
         draining,
         handing,
+        lmcache,
         log_task: log.map(|log| tokio::spawn(log.write(stopped))),
         admin_task: tokio::spawn(admin::serve(parts, access, admin, admin_stopped)),
     };
@@ -296,6 +296,9 @@ impl Running {
             probes.stop().await;
         }
         self.fleet.stop().await;
+        if let Some(controller) = self.lmcache {
+            controller.stop().await;
+        }
         let _ = tokio::time::timeout(Duration::from_secs(5), self.admin_task).await;
         if let Some(log) = self.log_task {
             let _ = tokio::time::timeout(Duration::from_secs(5), log).await;

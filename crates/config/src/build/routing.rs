@@ -3,13 +3,15 @@
 use super::{
     DEFAULT_POLICY,
     content_routing::{semantic_clusters, shared_prefix_routing},
+    lmcache::lmcache,
 };
 use crate::{
     Dynamo, MediumWeights, ModelRouting, Routing, Session, SessionMode, Worker, check::map_path, checked::Checked,
     problem::Draft,
 };
 
-pub(super) fn routing(section: &Checked, workers: &[Worker], problems: &mut Vec<Draft>) -> Routing {
+pub(super) fn routing(root: &Checked, workers: &[Worker], problems: &mut Vec<Draft>) -> Routing {
+    let section = root.key("routing");
     let models = section.key("models").entries();
     for (name, entry) in models {
         if let Err(message) = is_pattern(name) {
@@ -44,6 +46,7 @@ pub(super) fn routing(section: &Checked, workers: &[Worker], problems: &mut Vec<
             host_cache_hit_weight: dynamo.key("host_cache_hit_weight").float(),
             disk_cache_hit_weight: dynamo.key("disk_cache_hit_weight").float(),
         },
+        lmcache: lmcache(root, workers, problems),
         semantic_clusters: semantic_clusters(section.key("semantic_clusters"), workers, problems),
         shared_prefix_routing: shared_prefix_routing(section.key("shared_prefix_routing")),
         models: models.iter().map(|(name, entry)| (name.clone(), model(entry, medium_weights))).collect(),

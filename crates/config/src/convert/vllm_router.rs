@@ -1,6 +1,7 @@
 //! The configuration of vLLM Router, version 0.12 and those around it: its keys, and which of ours they are.
 
 mod content;
+mod lmcache;
 mod process;
 mod serving;
 
@@ -41,6 +42,8 @@ const POLICIES: &[(&str, &str)] = &[
 
 /// The policy that goes by KV events.
 const KV_AWARE: &str = "kv_aware";
+/// The policy that asks LMCache's controller.
+const LMCACHE_AWARE: &str = "lmcache_aware";
 
 const PORT: Kind = Kind::Int { min: 1, max: 65_535 };
 const WEIGHT: Kind = Kind::Float(Range { min: 0.0, max: 1.0, open: false });
@@ -170,6 +173,7 @@ impl Work {
         self.keys(TOP, &mut top);
         self.serving(&mut top);
         self.content(&mut top);
+        self.prompt_cache(&mut top);
         mode.into_iter().chain([top]).for_each(|fields| self.given.leave(fields));
     }
 
@@ -248,8 +252,10 @@ impl Work {
             Some(Value::Text(text)) => match policy_of(&text) {
                 Some(word) => {
                     self.set(ours, word.to_owned(), &fields.place("type", Some(&name)));
-                    if word == KV_AWARE {
-                        self.kv_aware(&mut fields);
+                    match word {
+                        KV_AWARE => self.kv_aware(&mut fields),
+                        LMCACHE_AWARE => self.lmcache(&mut fields),
+                        _ => {}
                     }
                 }
                 None => self.given.unused(name),

@@ -11,6 +11,7 @@ mod hooks;
 mod json;
 mod kinds;
 mod kv;
+mod lmcache;
 mod models;
 mod page;
 mod prefixes;
@@ -22,6 +23,7 @@ mod table;
 mod tls;
 
 pub use json::schema;
+pub(crate) use lmcache::FALLBACKS;
 pub use page::reference_page;
 pub(crate) use table::{LATER_SECTIONS, ROOT, TOP_ALIASES};
 

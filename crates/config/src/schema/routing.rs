@@ -3,7 +3,7 @@
 use super::{
     Built, Choice, Key, Kind, Range, key,
     kinds::{RATIO, section},
-    word, word_later,
+    word,
 };
 
 pub(super) const OVERLAP_WEIGHT: Kind = Kind::Float(Range { min: 0.0, max: 100.0, open: false });
@@ -64,7 +64,7 @@ pub(super) const POLICIES: &[Choice] = &[
     word("rendezvous_hash"),
     Choice { word: "prefix_hash", also: &["prefix_aware_hash"], built: Built::Now },
     word("cache_aware"),
-    word_later("lmcache_aware"),
+    word("lmcache_aware"),
     Choice { word: "dynamo_cost", also: &["kv"], built: Built::Now },
     word("composite"),
     word("continuum"),

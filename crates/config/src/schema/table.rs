@@ -12,6 +12,7 @@ use super::{
         ANY_INT, ANY_PORT, AUTO, BLOCK_SIZE, COUNT, PAUSE, PORT, RATIO, SECONDS, SECONDS_OR_ZERO, STATUS, section, size,
     },
     kv::{KV_EVENTS, WORKER_KV_EVENTS},
+    lmcache::LMCACHE,
     models::RULE,
     prefixes::{KV_CACHE_INDEX, PREFIX_ROUTING},
     queue::QUEUE,
@@ -366,6 +367,7 @@ const ROUTING: &[Key] = &[
     section("warm", &[], "The policy `warm` learns what it needs: it has no settings."),
     section("dynamo", DYNAMO, "What the policy `dynamo_cost` takes beside `overlap_weight` and `temperature`."),
     section("medium_weights", MEDIUM_WEIGHTS, "What a warm block counts under `kv_aware`, by where it is."),
+    section("lmcache", LMCACHE, "The LMCache controller that the policy `lmcache_aware` asks."),
     section("semantic_clusters", SEMANTIC_CLUSTERS, "Workers for prompts that mean alike."),
     section("shared_prefix_routing", SHARED_PREFIX_ROUTING, "A memory of who served prompts that begin alike."),
     key(

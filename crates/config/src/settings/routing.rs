@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{SemanticClusters, SharedPrefixRouting};
+use super::{Lmcache, SemanticClusters, SharedPrefixRouting};
 
 /// Section `routing`.
 #[derive(Clone, Debug)]
@@ -37,6 +37,8 @@ pub struct Routing {
     pub medium_weights: MediumWeights,
     /// Settings of `dynamo_cost`.
     pub dynamo: Dynamo,
+    /// The controller that `lmcache_aware` asks; `None` = nobody is asked.
+    pub lmcache: Option<Lmcache>,
     /// Workers for prompts that mean alike; `None` = off.
     pub semantic_clusters: Option<SemanticClusters>,
     /// A memory of who served prompts that begin alike; `None` = off.

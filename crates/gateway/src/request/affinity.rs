@@ -9,7 +9,7 @@ use prefix_view::{Holder, PrefixHash, StorageTier};
 use routing::{Affinity, Policy, PrefixHolder, SessionKeys, SessionMode};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{clusters::Membership, prefill::Policies, session};
+use super::{clusters::Membership, lmcache, prefill::Policies, session};
 use crate::Gateway;
 
 /// What is known of that.
@@ -20,6 +20,8 @@ pub(crate) struct Ties {
     pub(crate) session: Option<Arc<SessionKeys>>,
     /// Who holds the prompt's beginning, by streams that name whole prefixes; `None`: there are none, or nobody asks.
     pub(crate) holders: Option<Vec<PrefixHolder>>,
+    /// What LMCache's controller says of who holds it; `None`: there is none, or nobody asks.
+    pub(crate) lmcache: Option<lmcache::Told>,
     /// The workers that it is kept on.
     pub(crate) cluster: Option<Membership>,
     /// Under which who serves it is remembered.
@@ -41,6 +43,11 @@ impl Ties {
         self.beginning = prefixes.key(view);
         self.keys.served_by = self.beginning.and_then(|key| prefixes.find(gateway.clock.now(), key));
         self
+    }
+
+    /// The same with what LMCache's controller says.
+    pub(super) fn held_in(self, lmcache: Option<lmcache::Told>) -> Self {
+        Self { lmcache, ..self }
     }
 
     /// This worker took the request.

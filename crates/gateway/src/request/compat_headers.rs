@@ -24,6 +24,8 @@ pub(super) fn vllm_router(fields: &mut HeaderMap, settle: &Settle, won: &Won) {
     let told = settle.told_of();
     let method = if told.cluster().is_some() {
         "cluster"
+    } else if won.label == Some(routing::LMCACHE_PREFIX) {
+        "lmcache-prefix"
     } else if won.predicted_cached_tokens > 0 && BY_CACHE.contains(&won.policy) {
         "kv"
     } else {

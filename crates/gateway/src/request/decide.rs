@@ -226,6 +226,7 @@ fn with_job<T>(
             tiers: worker.allow_tiers.iter().copied().collect(),
             stream_state: candidate.stream_state(),
             health: worker.state.as_str(),
+            lmcache: ties.lmcache.as_ref().map(|told| told.of(worker)).unwrap_or_default(),
         });
     }
     let mut pin = *pin;

@@ -19,6 +19,7 @@ use net::Clock;
 use prompt::estimate_tokens;
 use routing::receipt::PromptSource;
 
+pub use self::known::TokenCache;
 pub(super) use self::own::{Seats, cost_of, cost_of_objects, text_of};
 use self::{
     engine::EngineTokens,
@@ -68,6 +69,7 @@ impl Identify {
         fleet: Arc<Fleet>,
         pools: Pools,
         connect_timeout: Duration,
+        kept: TokenCache,
     ) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         Self {
@@ -76,7 +78,7 @@ impl Identify {
             clock,
             seats: Seats::new(cores),
             side_seats: Seats::new(cores.div_ceil(2)),
-            engine: EngineTokens::new(fleet, pools, clock, budget, connect_timeout),
+            engine: EngineTokens::new(fleet, pools, clock, budget, connect_timeout, kept),
         }
     }
 

@@ -22,6 +22,7 @@ mod held_body;
 mod hold;
 mod hooks;
 mod identify;
+mod lmcache;
 mod looked_up;
 mod prefill;
 mod receipt;
@@ -56,6 +57,7 @@ pub(crate) use hedge::results as hedge_results;
 pub use hooks::HookSettings;
 pub(crate) use hooks::Hooks;
 pub(crate) use identify::Identify;
+pub use identify::TokenCache;
 pub(crate) use prefill::Prefills;
 pub use prefill::{Connector, Disaggregation};
 pub(crate) use relay::StreamLimits;
@@ -214,11 +216,12 @@ async fn generate(gateway: &Arc<Gateway>, mut call: Call, dialect: Dialect, mut 
     if let Some(cluster) = &cluster {
         cluster.tell(&mut call.headers);
     }
+    let lmcache = lmcache::of(gateway, policies, &model, &prompt, lmcache::Choice::of(pin)).await;
     let (prompt_is_exact, prompt_tokens) = (prompt.source.is_exact(), prompt.tokens);
     let errand = Errand {
         model,
         prompt,
-        ties: ties.in_cluster(cluster).beginning(gateway, &view),
+        ties: ties.in_cluster(cluster).beginning(gateway, &view).held_in(lmcache),
         salt: view.cache_salt.as_deref().map(Arc::from),
         expected_output_tokens: view.max_tokens,
         answer: if view.stream { Answer::Streamed } else { Answer::Whole },

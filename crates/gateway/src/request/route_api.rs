@@ -27,6 +27,7 @@ use super::{
     decide::{self, Place, Placed, Placement},
     dispatch,
     identify::Identified,
+    lmcache,
     prefill::{Handover, Policies},
     receipt::{About, Decided},
     reply::{self, ReplyBody},
@@ -163,7 +164,8 @@ impl<'a> Asking<'a> {
         let policies = Policies::of(gateway, &asked.overrides, &model);
         let ties = affinity::of(gateway, policies, headers, bytes, &asked.view).await;
         let cluster = clusters::of(gateway, headers, &asked.view).await;
-        let ties = ties.in_cluster(cluster).beginning(gateway, &asked.view);
+        let lmcache = lmcache::of(gateway, policies, &model, &prompt, lmcache::Choice::of(pin)).await;
+        let ties = ties.in_cluster(cluster).beginning(gateway, &asked.view).held_in(lmcache);
         let handover = Handover::of(&asked.view);
         Ok(Self { gateway, asked, received, model, pin, exclude, handover, prompt, ties, salt, timing })
     }

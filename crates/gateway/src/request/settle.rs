@@ -84,6 +84,8 @@ pub(crate) struct Settle {
 pub(crate) struct Won {
     pub(crate) worker: Arc<str>,
     pub(crate) policy: &'static str,
+    /// How the policy placed it, where it tells ways apart.
+    pub(crate) label: Option<&'static str>,
     pub(crate) predicted_cached_tokens: u32,
     pub(super) announced_cached_tokens: u32,
     pub(super) basis: Basis,
@@ -184,6 +186,7 @@ impl Settle {
         self.won = Some(Won {
             worker: Arc::clone(&decision.winner_name),
             policy,
+            label: decision.label,
             predicted_cached_tokens: decision.predicted_cached_tokens,
             announced_cached_tokens: decision.announced_cached_tokens,
             basis: if by_events { Basis::Events } else { Basis::Decisions },

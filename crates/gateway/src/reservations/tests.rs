@@ -4,7 +4,8 @@ use kv_blocks::{BlockSize, DpRank, Identity, Namespace, Role, Target};
 use kv_index::{IndexSettings, KvIndex};
 use net::Clock;
 use routing::{
-    Answer, CacheSource, Candidate, Dispatch, Job, NoStopwatch, Router, RoutingSettings, Tiers, receipt::RingLimits,
+    Answer, CacheSource, Candidate, Dispatch, Job, LmcacheFacts, NoStopwatch, Router, RoutingSettings, Tiers,
+    receipt::RingLimits,
 };
 
 use super::{
@@ -80,6 +81,7 @@ fn candidate() -> Candidate {
         tiers: Tiers::default(),
         stream_state: None,
         health: "ready",
+        lmcache: LmcacheFacts::default(),
     }
 }
 

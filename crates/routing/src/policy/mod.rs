@@ -7,6 +7,8 @@ use std::{fmt, str::FromStr};
 
 use kv_blocks::{Target, WorkerId};
 
+pub use self::lmcache_aware::LMCACHE_PREFIX;
+
 use crate::{
     Affinity, MediumWeights, PrefixHolder, Rates, RoutingSettings, TargetLoad,
     survey::{SeenPrompt, Surveyed},
@@ -19,6 +21,7 @@ mod dynamo_cost;
 mod kv_aware;
 mod least_latency;
 mod least_loaded;
+mod lmcache_aware;
 mod load_factor;
 mod power_of_two;
 mod prefix_hash;
@@ -59,6 +62,8 @@ pub enum Policy {
     LeastLatency,
     /// The longest cached prefix where it is long and load is even, else the least loaded.
     CacheAware,
+    /// What a controller of LMCache says is cached where.
+    LmcacheAware,
     /// The best score of cache, load and health.
     Composite,
     /// The same where enough is cached, else the owner of the prompt's beginning.
@@ -67,7 +72,7 @@ pub enum Policy {
 
 impl Policy {
     /// Every policy.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::RoundRobin,
         Self::Random,
         Self::LeastLoaded,
@@ -81,6 +86,7 @@ impl Policy {
         Self::WeightedRoundRobin,
         Self::LeastLatency,
         Self::CacheAware,
+        Self::LmcacheAware,
         Self::Composite,
         Self::Continuum,
     ];
@@ -101,6 +107,7 @@ impl Policy {
             Self::WeightedRoundRobin => "weighted_round_robin",
             Self::LeastLatency => "least_latency",
             Self::CacheAware => "cache_aware",
+            Self::LmcacheAware => "lmcache_aware",
             Self::Composite => "composite",
             Self::Continuum => "continuum",
         }
@@ -133,6 +140,11 @@ impl Policy {
         matches!(self, Self::KvAware | Self::Warm | Self::DynamoCost | Self::CacheAware)
     }
 
+    /// Whether it goes by what a controller of LMCache says ([`crate::Candidate::lmcache`]).
+    pub fn asks_lmcache(self) -> bool {
+        self == Self::LmcacheAware
+    }
+
     /// Whether a request that asked for this policy was not placed by its own rules but by `ruling`'s.
     pub(crate) fn fell_back_to(self, ruling: Self) -> bool {
         ruling != self && !(self == Self::Continuum && matches!(ruling, Self::Composite | Self::PrefixHash))
@@ -154,6 +166,7 @@ impl Policy {
         match self {
             Self::PrefixHash if !keyed => fallback,
             Self::Composite if !scored(scene) => fallback,
+            Self::LmcacheAware if !lmcache_aware::decides(scene) => settings.lmcache.fallback(),
             // Its score is made of streams of prefixes alone.
             Self::Continuum if scene.prefix_holders.is_some() && scored(scene) => Self::Composite,
             Self::Continuum if keyed && settings.continuum_ring => Self::PrefixHash,
@@ -419,6 +432,7 @@ pub(crate) struct Rules {
     weighted_round_robin: weighted_round_robin::WeightedRoundRobin,
     least_latency: least_latency::LeastLatency,
     cache_aware: cache_aware::CacheAware,
+    lmcache_aware: lmcache_aware::LmcacheAware,
     composite: composite::Composite,
 }
 
@@ -438,6 +452,7 @@ impl Rules {
             weighted_round_robin: Default::default(),
             least_latency: Default::default(),
             cache_aware: cache_aware::CacheAware::new(settings.cache_aware, settings.ring),
+            lmcache_aware: lmcache_aware::LmcacheAware::new(settings.lmcache.cache_weight),
             composite: composite::Composite::new(settings.scoring),
         }
     }
@@ -462,6 +477,7 @@ impl Rules {
             Policy::WeightedRoundRobin => &mut self.weighted_round_robin,
             Policy::LeastLatency => &mut self.least_latency,
             Policy::CacheAware => &mut self.cache_aware,
+            Policy::LmcacheAware => &mut self.lmcache_aware,
             // Who rules under `continuum` is one of the others.
             Policy::Composite | Policy::Continuum => &mut self.composite,
         }

@@ -168,7 +168,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Affinity, Answer, CacheSource, Candidate, Job, NoStopwatch, Overrides, RoutingSettings, Tiers, state::State,
+        Affinity, Answer, CacheSource, Candidate, Job, LmcacheFacts, NoStopwatch, Overrides, RoutingSettings, Tiers,
+        state::State,
     };
 
     fn candidate(worker: u32) -> Candidate {
@@ -188,6 +189,7 @@ mod tests {
             tiers: Tiers::default(),
             stream_state: None,
             health: "ready",
+            lmcache: LmcacheFacts::default(),
         }
     }
 

@@ -10,8 +10,9 @@ use kv_blocks::{
 };
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
-    Affinity, Answer, CacheSource, Candidate, Decision, Dispatch, Excluded, Job, NoStopwatch, Overrides, Patience, Pin,
-    Plan, Policy, PotentialLoad, PrefillPool, PrefixHolder, Refusal, Router, RoutingSettings, SessionKeys, Tiers,
+    Affinity, Answer, CacheSource, Candidate, Decision, Dispatch, Excluded, Job, LmcacheFacts, NoStopwatch, Overrides,
+    Patience, Pin, Plan, Policy, PotentialLoad, PrefillPool, PrefixHolder, Refusal, Router, RoutingSettings,
+    SessionKeys, Tiers,
 };
 
 pub(crate) const BLOCK: u32 = 16;
@@ -43,6 +44,7 @@ pub(crate) fn candidate(worker: u32) -> Candidate {
         tiers: Tiers::default(),
         stream_state: Some("live"),
         health: "ready",
+        lmcache: LmcacheFacts::default(),
     }
 }
 

@@ -11,9 +11,12 @@ use gateway::{
 };
 use kv_blocks::HashScheme;
 use kv_index::IndexSettings;
-use routing::{OverlapMeasure, Policy, QueueSettings, RingSettings, RoutingSettings, ScoringSettings, SessionMode};
+use routing::{
+    OverlapMeasure, Policy, QueueSettings, RingSettings, RoutingSettings, ScoringSettings, SessionMode,
+    receipt::RingLimits,
+};
 
-use super::{before_routing, content_routing, model_routing};
+use super::{before_routing, content_routing, lmcache, model_routing};
 
 /// Most header fields of a request.
 const MAX_HEADERS: usize = 100;
@@ -40,6 +43,11 @@ pub(super) fn index(settings: &Settings, scheme: HashScheme) -> IndexSettings {
     }
 }
 
+/// What is kept of decisions in memory.
+pub(super) fn ring(decisions: &config::Decisions) -> RingLimits {
+    RingLimits { entries: decisions.ring_entries, bytes: decisions.ring_bytes }
+}
+
 pub(super) fn decision_log(log: config::DecisionLog) -> DecisionLogSettings {
     DecisionLogSettings {
         path: log.path,
@@ -60,6 +68,7 @@ pub(crate) fn routing(settings: &Settings) -> RoutingSettings {
             load_factor_epsilon: settings.prefix_routing.load_factor_epsilon,
             seed: routing.hash_seed_of_rings,
         },
+        lmcache: lmcache::policy(settings),
         continuum_ring: settings.prefix_routing.enabled,
         scoring: scoring(&settings.kv_cache_index.scoring),
         overlap_weight: routing.overlap_weight,
@@ -147,6 +156,7 @@ pub(crate) fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
         },
         scheme,
         tokenize_budget: settings.routing.tokenize_budget,
+        token_cache: lmcache::token_cache(settings),
         busy_threshold: settings.routing.busy_threshold,
         engine_priority: settings.queue.engine_priority,
         by_model: model_routing::by_model(&settings.routing),

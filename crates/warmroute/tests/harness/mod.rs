@@ -11,6 +11,7 @@
 
 mod chat;
 mod fleet_state;
+mod lmcache_controller;
 mod open_metrics;
 mod program;
 mod raw_http;
@@ -22,6 +23,7 @@ mod stopwatch;
 
 pub use chat::{chat, events_of, long_chat, streamed, text_of};
 pub use fleet_state::{Fault, Router, Sim};
+pub use lmcache_controller::{LmcacheController, Manner, Question};
 pub use open_metrics::{Page, Sample};
 pub use program::{Finished, Program};
 pub use raw_http::{RawClient, RawReply};

@@ -23,7 +23,7 @@ use tokio::sync::OnceCell;
 
 use super::{
     Asked,
-    known::{self, Digest, Known, Teller},
+    known::{self, Digest, Known, Teller, TokenCache},
     own::{self, Seats},
     question::Question,
     standing::{Failed, Failure, Standings},
@@ -81,9 +81,11 @@ impl EngineTokens {
         clock: Clock,
         budget: Duration,
         connect_timeout: Duration,
+        kept: TokenCache,
     ) -> Self {
         let longest = budget.saturating_mul(BUDGETS);
-        Self { fleet, pools, clock, longest, connect_timeout, turn: AtomicUsize::new(0), book: Mutex::default() }
+        let book = Mutex::new(Book { known: Known::new(kept), ..Book::default() });
+        Self { fleet, pools, clock, longest, connect_timeout, turn: AtomicUsize::new(0), book }
     }
 
     /// The engine's ids of the prompt, or nothing where they cannot be had in time.

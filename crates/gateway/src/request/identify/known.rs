@@ -3,7 +3,7 @@
 //! What an engine told holds while the same process is there: another one may have another tokenizer under the same name.
 //! And not for ever, since not every change of an engine shows.
 //!
-//! **Invariant**: what it holds is at most [`BUDGET_BYTES`], whatever is put in.
+//! **Invariant**: what it holds is at most [`BUDGET_BYTES`] and [`TokenCache::capacity`], whatever is put in.
 
 use std::{collections::HashMap, mem, sync::Arc, time::Duration};
 
@@ -19,8 +19,21 @@ const BUDGET_BYTES: usize = 16 << 20;
 const YOUNG_BYTES: usize = BUDGET_BYTES / 2;
 /// Bytes that an answer takes beside its ids, about.
 const ANSWER_BYTES: usize = 160;
-/// After this an answer is asked for again, however often it is met.
-const MAX_AGE: Duration = Duration::from_secs(600);
+/// How many answers are kept, and how long. Bytes bound them too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenCache {
+    /// After this an answer is asked for again, however often it is met.
+    pub ttl: Duration,
+    /// Most answers, at least 2.
+    pub capacity: usize,
+}
+
+impl Default for TokenCache {
+    /// Ten minutes, and as many as there are bytes for.
+    fn default() -> Self {
+        Self { ttl: Duration::from_secs(600), capacity: usize::MAX }
+    }
+}
 
 /// A worker as it was when it answered: without a change of its state, and the same process as far as can be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +72,7 @@ impl Answer {
 /// recently used goes first", without a list to keep.
 #[derive(Debug, Default)]
 pub(super) struct Known {
+    bounds: TokenCache,
     young: HashMap<Digest, Answer>,
     young_bytes: usize,
     old: HashMap<Digest, Answer>,
@@ -67,6 +81,10 @@ pub(super) struct Known {
 }
 
 impl Known {
+    pub(super) fn new(bounds: TokenCache) -> Self {
+        Self { bounds, ..Self::default() }
+    }
+
     /// The ids, if whoever told them is `still` the same.
     pub(super) fn get(
         &mut self,
@@ -74,7 +92,8 @@ impl Known {
         now: Moment,
         still: impl FnOnce(&Teller) -> bool,
     ) -> Option<Arc<[u32]>> {
-        let holds = |answer: &Answer| now.since(answer.told_at) < MAX_AGE && still(&answer.teller);
+        let ttl = self.bounds.ttl;
+        let holds = |answer: &Answer| now.since(answer.told_at) < ttl && still(&answer.teller);
         if let Some(answer) = self.young.get(question) {
             if holds(answer) {
                 return Some(Arc::clone(&answer.ids));
@@ -108,7 +127,8 @@ impl Known {
 
     fn put(&mut self, question: Digest, answer: Answer) {
         let bytes = answer.bytes();
-        if self.young_bytes + bytes > YOUNG_BYTES {
+        let is_full = self.young.len() >= (self.bounds.capacity / 2).max(1);
+        if is_full || self.young_bytes + bytes > YOUNG_BYTES {
             self.old = mem::take(&mut self.young);
             self.young_bytes = 0;
         }
@@ -125,6 +145,8 @@ mod tests {
 
     use super::*;
 
+    /// Where nothing else is said.
+    const MAX_AGE: Duration = Duration::from_secs(600);
     const TELLER: Teller = Teller { worker: WorkerId(1), since_ns: 7, ended: 0 };
 
     fn digest(number: u32) -> Digest {
@@ -152,6 +174,22 @@ mod tests {
         let held: usize = known.young.values().chain(known.old.values()).map(Answer::bytes).sum();
         assert!((BUDGET_BYTES / 4..=BUDGET_BYTES).contains(&held), "{held}");
         assert_eq!(get(&mut known, 0), None);
+    }
+
+    #[test]
+    #[contract("V30")]
+    fn it_holds_no_more_answers_than_configured_and_no_longer() {
+        let mut known = Known::new(TokenCache { ttl: Duration::from_secs(3600), capacity: 10 });
+        known.keep(digest(u32::MAX), told(vec![7]));
+        for number in 0..100 {
+            known.keep(digest(number), told(vec![number]));
+            assert!(get(&mut known, u32::MAX).is_some(), "forgotten before {number}, though it is met");
+            assert!(known.young.len() + known.old.len() <= 10);
+        }
+        assert_eq!(get(&mut known, 0), None);
+        let at = |known: &mut Known, age| known.get(&digest(99), Moment::default() + age, |_| true).is_some();
+        assert!(at(&mut known, Duration::from_secs(3599)));
+        assert!(!at(&mut known, Duration::from_secs(3600)));
     }
 
     #[test]

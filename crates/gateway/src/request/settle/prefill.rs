@@ -44,6 +44,7 @@ impl Settle {
         self.prefill.get_or_insert_default().ms = Some(ms);
         self.gateway.fleet.report_success(leg.target.worker);
         let asked = Won {
+            label: None,
             worker: leg.name,
             policy: "",
             predicted_cached_tokens: leg.predicted_cached_tokens,

@@ -1,0 +1,116 @@
+//! What that router asks LMCache's controller, and where it keeps the tokens of prompts.
+
+use super::{Key, WEIGHT, Work, any_url, key};
+use crate::{
+    checked::Value,
+    convert::{
+        given::{Field, Fields},
+        ours::{host, quoted},
+    },
+    scalar::MAX_DURATION,
+    schema::{Built, Choice, FALLBACKS, Kind},
+};
+
+/// Where that router asks unless told otherwise.
+const USUAL_URL: &str = "http://localhost:9000";
+const URL: &str = "routing.lmcache.controller_url";
+const API_KEY: &str = "routing.lmcache.controller_api_key";
+
+const SECONDS: Kind = Kind::Int { min: 1, max: MAX_DURATION.as_secs() };
+
+const MODE: Kind = Kind::Word(&[plain("occupancy"), plain("prefix_lookup")]);
+const BACKEND: Kind = Kind::Word(&[plain("memory"), plain("redis")]);
+
+const fn plain(word: &'static str) -> Choice {
+    Choice { word, also: &[], built: Built::Now }
+}
+
+const CONTROLLER: &[Key] = &[
+    key("lookup_mode", "routing.lmcache.mode", MODE),
+    Key { unit: "s", ..key("poll_interval_secs", "routing.lmcache.poll_interval", SECONDS) },
+    Key {
+        unit: "ms",
+        ..key(
+            "controller_timeout_ms",
+            "routing.lmcache.controller_timeout",
+            Kind::Int { min: 1, max: MAX_DURATION.as_secs() * 1_000 },
+        )
+    },
+    key("cache_weight", "routing.lmcache.cache_weight", WEIGHT),
+];
+
+const CACHE: &[Key] = &[
+    Key { unit: "s", ..key("ttl_secs", "routing.lmcache.prompt_cache.ttl", SECONDS) },
+    key("max_entries", "routing.lmcache.prompt_cache.capacity", Kind::Int { min: 2, max: 10_000_000 }),
+];
+
+impl Work {
+    /// The keys that stand with the policy.
+    pub(super) fn lmcache(&mut self, policy: &mut Fields<'_>) {
+        let url = policy.take("controller_url");
+        let place = policy.place("controller_url", url.as_ref());
+        let url = match &url {
+            None => Some(USUAL_URL.to_owned()),
+            Some(url) => self.given.url(url, any_url),
+        };
+        if let Some(url) = url {
+            self.set(URL, quoted(&url), &place);
+        }
+        self.keys(CONTROLLER, policy);
+        if let Some(name) = policy.take("fallback_policy") {
+            self.fallback(name);
+        }
+        if let Some(key) = policy.take("controller_api_key") {
+            let place = (key.path.clone(), key.value.origin.clone());
+            if let Some(Value::Secret(secret)) = self.given.value(&key, &Kind::Secret) {
+                self.set(API_KEY, quoted(secret.expose()), &place);
+                self.ours.note(API_KEY, "better as ${NAME} of an environment variable".to_owned());
+            }
+        }
+        if let Some(map) = policy.take("lmcache_worker_map") {
+            self.worker_map(&map);
+        }
+    }
+
+    /// Ours takes those that need no key of the request.
+    fn fallback(&mut self, field: Field<'_>) {
+        let place = (field.path.clone(), field.value.origin.clone());
+        let Some(Value::Text(name)) = self.given.value(&field, &Kind::Text) else { return };
+        match FALLBACKS.iter().find(|word| word.matches(&name)) {
+            Some(word) => self.set("routing.lmcache.fallback", word.word.to_owned(), &place),
+            None => self.given.unused(field),
+        }
+    }
+
+    /// Workers of ours are called after their URLs.
+    fn worker_map(&mut self, map: &Field<'_>) {
+        let place = (map.path.clone(), map.value.origin.clone());
+        let Some(mut fields) = self.given.fields(map) else { return };
+        let mut entries = Vec::new();
+        for instance in fields.names() {
+            let Some(url) = fields.take(&instance) else { continue };
+            if let Some(url) = self.given.url(&url, any_url) {
+                entries.push(format!("{}: {}", serde_json::Value::from(instance), quoted(&host(&url))));
+            }
+        }
+        if !entries.is_empty() {
+            self.set("routing.lmcache.worker_map", format!("{{{}}}", entries.join(", ")), &place);
+        }
+        self.given.leave(fields);
+    }
+
+    /// The section at the top.
+    pub(super) fn prompt_cache(&mut self, top: &mut Fields<'_>) {
+        let cache = top.take("prompt_cache").and_then(|cache| self.given.fields(&cache));
+        if let Some(mut cache) = cache {
+            if let Some(backend) = cache.take("backend")
+                && self.given.value(&backend, &BACKEND) == Some(Value::Word("redis"))
+            {
+                // In memory the same is asked for again by each router, which costs time and nothing else.
+                self.given.unused(backend);
+            }
+            self.keys(CACHE, &mut cache);
+            self.given.leave(cache);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What `routing.lmcache` means, and which policy cannot be had without it.
+
+mod sources;
+
+use std::time::Duration;
+
+use config::{Changes, LmcacheMode, Settings};
+use contract_id::contract;
+use sources::{problem, settings};
+
+const WORKERS: &str =
+    "workers: [{name: a, url: \"http://h:1\"}, {name: b, url: \"http://h:2/base\"}, {url: \"http://h:3\"}]\n";
+
+fn with(keys: &str) -> Settings {
+    settings(&format!("{WORKERS}routing: {{lmcache: {{{keys}}}}}\n"))
+}
+
+#[test]
+#[contract("V29", "V30")]
+fn defaults_are_those_of_the_router_that_had_the_policy_first() {
+    let lmcache = with("controller_url: \"http://c:9000\"").routing.lmcache.expect("a controller is named");
+    assert_eq!((lmcache.mode, lmcache.cache_weight, lmcache.fallback), (LmcacheMode::Occupancy, 0.7, "power_of_two"));
+    assert_eq!((lmcache.poll_interval, lmcache.controller_timeout), (Duration::from_secs(10), Duration::from_secs(2)));
+    assert_eq!(lmcache.lookup_budget, Duration::from_millis(250));
+    assert!(lmcache.worker_map.is_empty() && lmcache.controller_api_key.is_none());
+    assert_eq!((lmcache.prompt_cache.ttl, lmcache.prompt_cache.capacity.get()), (Duration::from_secs(3600), 10_000));
+    assert_eq!(with("mode: prefix_lookup").routing.lmcache, None, "nobody is asked without an address");
+}
+
+#[test]
+#[contract("V29")]
+fn an_instance_is_a_worker_by_name_by_host_and_port_or_by_url() {
+    let keys = "controller_url: \"http://c:9000\", worker_map: {i: a, \"j.0\": \"h:2/base\", k: \"http://h:1\", l: \"http://h:2/base/\", m: \"h:3\"}";
+    let map = with(keys).routing.lmcache.expect("a controller is named").worker_map;
+    assert_eq!(map.values().collect::<Vec<_>>(), ["a", "b", "a", "b", "h:3"]);
+    let told = problem(&format!("{WORKERS}routing: {{lmcache: {{worker_map: {{\"j.0\": c}}}}}}\n"));
+    assert_eq!(told.path, "routing.lmcache.worker_map[\"j.0\"]");
+    assert!(told.to_string().contains("`c` is no worker") && told.to_string().contains("a, b, h:3"), "{told}");
+    // Who is discovered is not known yet.
+    let text = format!(
+        "{WORKERS}discovery: {{file: /w.json}}\nrouting: {{lmcache: {{controller_url: \"http://c:9\", worker_map: {{i: \"http://w:1\"}}}}}}\n"
+    );
+    let map = settings(&text).routing.lmcache.expect("a controller is named").worker_map;
+    assert_eq!(map["i"], "w:1");
+}
+
+#[test]
+#[contract("V29")]
+fn the_policy_needs_a_controller_wherever_it_is_chosen() {
+    for (keys, by) in [
+        ("policy: lmcache-aware", "routing.policy"),
+        ("prefill_policy: LmcacheAware", "routing.prefill_policy"),
+        ("decode_policy: lmcache_aware", "routing.decode_policy"),
+        ("models: {\"qwen.2\": {policy: lmcache_aware}}", "routing.models[\"qwen.2\"].policy"),
+    ] {
+        let told = problem(&format!("{WORKERS}routing: {{{keys}}}\n"));
+        assert_eq!(told.path, "routing.lmcache.controller_url", "{keys}");
+        assert!(told.message.contains(&format!("missing, and `{by}` is lmcache_aware")), "{told}");
+        settings(&format!("{WORKERS}routing: {{{keys}, lmcache: {{controller_url: \"http://c:9000\"}}}}\n"));
+    }
+    // A URL that is none is one problem, not two.
+    let told = problem("routing: {policy: lmcache_aware, lmcache: {controller_url: \"ftp://c\"}}\n");
+    assert_eq!(told.path, "routing.lmcache.controller_url");
+}
+
+#[test]
+#[contract("V29", "V30")]
+fn values_out_of_range_are_refused_one_by_one() {
+    for (keys, path) in [
+        ("mode: prefix", "mode"),
+        ("poll_interval: 1ms", "poll_interval"),
+        ("controller_timeout: 0s", "controller_timeout"),
+        ("lookup_budget: 0s", "lookup_budget"),
+        ("cache_weight: 1.1", "cache_weight"),
+        ("cache_weight: -0.1", "cache_weight"),
+        ("fallback: lmcache_aware", "fallback"),
+        ("fallback: consistent_hash", "fallback"),
+        ("worker_map: [a]", "worker_map"),
+        ("controller_api_key: \"\"", "controller_api_key"),
+        ("prompt_cache: {ttl: 0s}", "prompt_cache.ttl"),
+        ("prompt_cache: {capacity: 1}", "prompt_cache.capacity"),
+        ("prompt_cache: {backend: disk}", "prompt_cache.backend"),
+    ] {
+        let told = problem(&format!("routing: {{lmcache: {{{keys}}}}}\n"));
+        assert_eq!(told.path, format!("routing.lmcache.{path}"), "{keys}");
+    }
+}
+
+#[test]
+#[contract("V29")]
+fn the_controllers_key_is_never_shown() {
+    let settings = with("controller_url: \"http://c:9000\", controller_api_key: sk-hush");
+    let shown = format!("{}{}{:?}", settings.to_json(), settings.to_yaml(), settings.routing);
+    assert!(!shown.contains("sk-hush") && shown.contains("***"), "{shown}");
+}
+
+#[test]
+#[contract("V29")]
+fn another_controller_counts_from_the_next_start_on() {
+    let (old, new) = (with("controller_url: \"http://c:9000\""), with("controller_url: \"http://d:9000\""));
+    let changes = Changes::between(&old, &new);
+    assert_eq!(changes.restart_needed, ["routing.lmcache.controller_url"]);
+    let taken = new.taken_over(&old).routing.lmcache.expect("a controller is named");
+    assert_eq!(taken.controller_url, "http://c:9000");
+}

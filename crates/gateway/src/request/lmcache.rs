@@ -1,0 +1,65 @@
+//! What LMCache's controller says of who holds a prompt, for the policy that goes by it.
+//!
+//! Asked beside nothing else, since the question is the prompt's tokens; how long that may take is `lmcache`'s part. A
+//! request for which there is nothing to choose asks nobody. Never fails.
+
+use std::sync::Arc;
+
+use ::lmcache::{Matched, Occupancy};
+use fleet::{ModelView, WorkerView};
+use kv_blocks::Identity;
+use routing::{LmcacheFacts, Policy};
+
+use super::{identify::Identified, prefill::Policies};
+use crate::Gateway;
+
+/// What it said.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    occupancy: Option<Arc<Occupancy>>,
+    matched: Option<Matched>,
+}
+
+impl Told {
+    /// What that means for one worker.
+    pub(super) fn of(&self, worker: &WorkerView) -> LmcacheFacts {
+        let (name, host_port) = (&*worker.name, worker.url.authority());
+        LmcacheFacts {
+            keys: self.occupancy.as_ref().and_then(|occupancy| occupancy.keys(name, &host_port)),
+            matched_tokens: self.matched.as_ref().map(|matched| matched.tokens(name, &host_port)),
+        }
+    }
+}
+
+/// Whether there is somebody to choose from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// As the policy says.
+    Open,
+    /// The request names its worker.
+    Made,
+}
+
+impl Choice {
+    pub(super) fn of(pin: Option<routing::Pin>) -> Self {
+        if pin.is_some() { Self::Made } else { Self::Open }
+    }
+}
+
+/// `None` where no controller is configured, or the policy does not ask.
+pub(super) async fn of(
+    gateway: &Gateway,
+    policies: Policies,
+    model: &ModelView,
+    prompt: &Identified,
+    choice: Choice,
+) -> Option<Told> {
+    let controller = gateway.lmcache.as_ref().filter(|_| policies.any(Policy::asks_lmcache))?;
+    let asks = choice == Choice::Open && model.candidates.len() > 1;
+    let tokens = prompt.blocks.as_ref().filter(|blocks| blocks.identity() == Identity::Tokens);
+    let matched = match asks {
+        true => controller.matched(tokens.map(|blocks| &**blocks.tokens())).await,
+        false => None,
+    };
+    Some(Told { occupancy: controller.occupancy(), matched })
+}

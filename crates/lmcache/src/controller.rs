@@ -1,0 +1,275 @@
+//! The handle on one controller, and the task that keeps asking it.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use arc_swap::ArcSwapOption;
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode, header::AUTHORIZATION};
+use net::{
+    Destinations,
+    fetch::{self, FetchError, Fetched},
+};
+use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
+use tokio::{
+    sync::Semaphore,
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    ControllerSettings, LookupResult, Matched, Mode, Occupancy,
+    gate::Gate,
+    reply::{self, LOOKUP_BYTES, WORKERS_BYTES},
+    telemetry::Telemetry,
+};
+
+const WORKERS: &str = "/controller/workers";
+const LOOKUP: &str = "/lookup";
+/// Leading tokens of a prompt that are asked about: enough to tell who holds it, and half a millisecond to write.
+const MOST_TOKENS: usize = 1 << 16;
+/// Questions on their way at once; a request that finds no room goes by what each worker holds.
+const ASKING: usize = 64;
+/// Bytes of an answer that are read in a fraction of a millisecond.
+const SHORT: usize = 16 << 10;
+/// What is asked to see whether there are answers again. It is of no prompt.
+const PROBE: &[u32] = &[0];
+/// Before a controller is asked again that failed, twice as long each time; never longer than between two polls.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// Before the first question after one that a request waited for in vain.
+const REST: Duration = Duration::from_secs(1);
+
+/// One controller. Dropping it, or [`Controller::stop`], ends its task.
+#[derive(Debug)]
+pub struct Controller {
+    inner: Arc<Inner>,
+    /// Taken by the first stop.
+    task: Mutex<Option<JoinHandle<Infallible>>>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    settings: ControllerSettings,
+    headers: HeaderMap,
+    /// As of the latest poll, if that was answered.
+    occupancy: ArcSwapOption<Occupancy>,
+    gate: Gate,
+    seats: Semaphore,
+    telemetry: Telemetry,
+}
+
+/// Why there is nothing to go by.
+#[derive(Debug, thiserror::Error)]
+enum Trouble {
+    /// There was no answer in time.
+    #[error(transparent)]
+    Away(FetchError),
+    /// There was one, and it says nothing.
+    #[error("{0}")]
+    Unusable(String),
+}
+
+impl Controller {
+    /// Starts to ask and returns at once. Call inside a tokio runtime.
+    pub fn start(mut settings: ControllerSettings, registry: &mut Registry) -> Self {
+        settings.url = settings.url.only_at(Destinations::Engines);
+        let headers = settings.authorization.iter().map(|key| (AUTHORIZATION, key.clone())).collect();
+        let inner = Arc::new(Inner {
+            settings,
+            headers,
+            occupancy: ArcSwapOption::empty(),
+            gate: Gate::default(),
+            seats: Semaphore::new(ASKING),
+            telemetry: Telemetry::registered(registry),
+        });
+        let task = tokio::spawn(keep_asking(Arc::clone(&inner)));
+        Self { inner, task: Mutex::new(Some(task)) }
+    }
+
+    /// How much each worker holds, as of the latest poll; `None`: the controller did not answer that.
+    pub fn occupancy(&self) -> Option<Arc<Occupancy>> {
+        self.inner.occupancy.load_full()
+    }
+
+    /// Who holds how much of the prompt with these tokens; `None`: nobody was asked, or there was no answer in time.
+    ///
+    /// `tokens` is `None` where they are not known. Under [`Mode::Occupancy`] nobody is asked at all.
+    pub async fn matched(&self, tokens: Option<&[u32]>) -> Option<Matched> {
+        if self.inner.settings.mode == Mode::Occupancy {
+            return None;
+        }
+        let (result, matched) = match self.inner.matched(tokens).await {
+            Ok(matched) if matched.is_empty() => (LookupResult::Nothing, Some(matched)),
+            Ok(matched) => (LookupResult::Matched, Some(matched)),
+            Err(result) => (result, None),
+        };
+        self.inner.telemetry.looked_up(result);
+        matched
+    }
+
+    /// Stops the task and awaits its end. A second call returns at once.
+    pub async fn stop(&self) {
+        let task = self.task.lock().take();
+        if let Some(task) = task {
+            task.abort();
+            let _ = task.await;
+        }
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.get_mut() {
+            task.abort();
+        }
+    }
+}
+
+/// Asks how much each worker holds, and whether lookups are answered where requests do not try that any more.
+async fn keep_asking(inner: Arc<Inner>) -> Infallible {
+    let every = inner.settings.poll_interval;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        if inner.look().await {
+            pause = FIRST_PAUSE;
+            if timeout(every, inner.gate.closes()).await.is_ok() {
+                sleep(REST.min(every)).await;
+            }
+        } else {
+            sleep(pause.min(every)).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+impl Inner {
+    /// Whether the controller answers whatever it is asked.
+    async fn look(&self) -> bool {
+        let polled = match self.poll().await {
+            Ok(occupancy) => {
+                self.telemetry.polled(Some(occupancy.workers()));
+                if self.occupancy.swap(Some(Arc::new(occupancy))).is_none() {
+                    tracing::info!(controller = %self.settings.url, "the lmcache controller answers");
+                }
+                true
+            }
+            Err(trouble) => {
+                self.telemetry.polled(None);
+                if self.occupancy.swap(None).is_some() {
+                    tracing::warn!(%trouble, "the lmcache controller does not say who holds what: going on without it");
+                } else {
+                    tracing::debug!(%trouble, "still no word from the lmcache controller");
+                }
+                if matches!(trouble, Trouble::Away(_)) {
+                    self.gate.close();
+                    return false;
+                }
+                false
+            }
+        };
+        self.lookups_are_answered().await && polled
+    }
+
+    async fn lookups_are_answered(&self) -> bool {
+        if self.settings.mode == Mode::Occupancy || self.gate.is_open() {
+            return true;
+        }
+        match self.ask_for(PROBE).await {
+            Err(Trouble::Away(why)) => {
+                tracing::debug!(%why, "lookups of the lmcache controller are not answered in time");
+                false
+            }
+            // Whatever the answer was, it came in time.
+            Ok(_) | Err(Trouble::Unusable(_)) => {
+                self.gate.open();
+                true
+            }
+        }
+    }
+
+    async fn poll(&self) -> Result<Occupancy, Trouble> {
+        let ControllerSettings { url, timeout, instances, .. } = &self.settings;
+        let fetched = answered(fetch::get(url, WORKERS, &self.headers, *timeout, WORKERS_BYTES).await)?;
+        let chunks = read(fetched, reply::workers).await?;
+        Ok(Occupancy::of(&chunks, instances))
+    }
+
+    async fn matched(&self, tokens: Option<&[u32]>) -> Result<Matched, LookupResult> {
+        let tokens = tokens.filter(|tokens| !tokens.is_empty()).ok_or(LookupResult::NoTokens)?;
+        if !self.gate.is_open() {
+            return Err(LookupResult::Away);
+        }
+        // Closed never.
+        let _seat = self.seats.try_acquire().map_err(|_| LookupResult::Busy)?;
+        match self.ask_for(tokens).await {
+            Ok(matched) => Ok(matched),
+            Err(Trouble::Away(why)) => {
+                if self.gate.close() {
+                    tracing::warn!(%why, "no request waits for the lmcache controller until it answers in time again");
+                }
+                Err(if matches!(why, FetchError::TimedOut { .. }) { LookupResult::Late } else { LookupResult::Failed })
+            }
+            Err(Trouble::Unusable(why)) => {
+                tracing::debug!(why, "the lmcache controller does not say who holds a prompt");
+                Err(LookupResult::Failed)
+            }
+        }
+    }
+
+    async fn ask_for(&self, tokens: &[u32]) -> Result<Matched, Trouble> {
+        let ControllerSettings { url, timeout, lookup_budget, instances, .. } = &self.settings;
+        let tokens = &tokens[..tokens.len().min(MOST_TOKENS)];
+        let budget = (*lookup_budget).min(*timeout);
+        let body = Some(question(tokens));
+        let fetched = answered(fetch::post(url, LOOKUP, &self.headers, body, budget, LOOKUP_BYTES).await)?;
+        let layout = read(fetched, reply::layout).await?;
+        Ok(Matched::of(layout, instances, u32::try_from(tokens.len()).unwrap_or(u32::MAX)))
+    }
+}
+
+/// What an answer says. A long one is not read on a thread that others wait for.
+async fn read<T: Send + 'static>(body: Bytes, read: fn(&[u8]) -> Result<T, reply::Unreadable>) -> Result<T, Trouble> {
+    if body.len() <= SHORT {
+        return read(&body).map_err(unusable);
+    }
+    tokio::task::spawn_blocking(move || read(&body)).await.map_err(unusable)?.map_err(unusable)
+}
+
+fn question(tokens: &[u32]) -> Bytes {
+    // Ids of today's vocabularies have at most six digits, and a comma.
+    let mut body = Vec::with_capacity(16 + 7 * tokens.len());
+    body.extend_from_slice(b"{\"tokens\":");
+    // A vector takes whatever is written, and numbers can be.
+    let _ = serde_json::to_writer(&mut body, tokens);
+    body.push(b'}');
+    body.into()
+}
+
+/// The body of a good answer.
+fn answered(fetched: Result<Fetched, FetchError>) -> Result<Bytes, Trouble> {
+    match fetched {
+        Ok(fetched) if fetched.status == StatusCode::OK => Ok(fetched.body),
+        Ok(fetched) => Err(Trouble::Unusable(format!("status {} in place of 200", fetched.status.as_u16()))),
+        Err(why @ (FetchError::TooLarge { .. } | FetchError::Request { .. })) => Err(unusable(why)),
+        Err(why) => Err(Trouble::Away(why)),
+    }
+}
+
+fn unusable(why: impl std::fmt::Display) -> Trouble {
+    Trouble::Unusable(why.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    #[test]
+    #[contract("V30")]
+    fn the_question_is_a_list_of_token_ids() {
+        assert_eq!(&*question(&[128_000, 0, 4_294_967_295]), br#"{"tokens":[128000,0,4294967295]}"#);
+        assert_eq!(&*question(&[]), br#"{"tokens":[]}"#);
+    }
+}

@@ -1,0 +1,90 @@
+//! What is counted of a controller.
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
+
+/// What came of asking who holds a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LookupResult {
+    /// Somebody holds some of it.
+    Matched,
+    /// Nobody does.
+    Nothing,
+    /// No answer within the budget.
+    Late,
+    /// An answer that says nothing, or none because of a broken connection.
+    Failed,
+    /// Not asked: the controller is known not to answer.
+    Away,
+    /// Not asked: too many questions are on their way.
+    Busy,
+    /// Not asked: the tokens of the prompt are not known.
+    NoTokens,
+}
+
+impl LookupResult {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Matched, Self::Nothing, Self::Late, Self::Failed, Self::Away, Self::Busy, Self::NoTokens];
+
+    /// The value of the label `result`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Matched => "matched",
+            Self::Nothing => "nothing",
+            Self::Late => "late",
+            Self::Failed => "failed",
+            Self::Away => "away",
+            Self::Busy => "busy",
+            Self::NoTokens => "no_tokens",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+}
+
+/// Every series is there from the start.
+#[derive(Debug, Default)]
+pub(crate) struct Telemetry {
+    lookups: Family<ResultLabel, Counter>,
+    polls: Family<ResultLabel, Counter>,
+    workers: Gauge,
+}
+
+const ANSWERED: ResultLabel = ResultLabel { result: "answered" };
+const NOT_ANSWERED: ResultLabel = ResultLabel { result: "failed" };
+
+impl Telemetry {
+    pub(crate) fn registered(registry: &mut Registry) -> Self {
+        let telemetry = Self::default();
+        for result in LookupResult::ALL {
+            drop(telemetry.lookups.get_or_create(&ResultLabel { result: result.as_str() }));
+        }
+        drop(telemetry.polls.get_or_create(&ANSWERED));
+        drop(telemetry.polls.get_or_create(&NOT_ANSWERED));
+        let Self { lookups, polls, workers } = &telemetry;
+        let help = "Requests by what came of asking LMCache's controller who holds their prompt";
+        registry.register("warmroute_lmcache_lookups", help, lookups.clone());
+        let help = "Questions to LMCache's controller of how much each worker holds";
+        registry.register("warmroute_lmcache_polls", help, polls.clone());
+        let help = "Workers that LMCache's controller knows; 0 while it does not answer";
+        registry.register("warmroute_lmcache_workers", help, workers.clone());
+        telemetry
+    }
+
+    pub(crate) fn looked_up(&self, result: LookupResult) {
+        self.lookups.get_or_create(&ResultLabel { result: result.as_str() }).inc();
+    }
+
+    /// `workers`: how many it knows; `None`: it did not answer.
+    pub(crate) fn polled(&self, workers: Option<usize>) {
+        self.polls.get_or_create(if workers.is_some() { &ANSWERED } else { &NOT_ANSWERED }).inc();
+        self.workers.set(workers.and_then(|workers| i64::try_from(workers).ok()).unwrap_or(0));
+    }
+}

@@ -1,0 +1,82 @@
+//! `lmcache_aware`: what a controller of LMCache says is cached where, of this prompt or at all.
+//!
+//! Where anybody holds the beginning of the prompt, the largest count of matched tokens wins, and equal ones go to the
+//! fewest requests in flight. Otherwise a score of two parts decides: `cache_weight * keys + (1 - cache_weight) * (1 - load)`,
+//! where `keys` is what a worker holds beside the most that any of these does, and `load` its requests in flight beside
+//! the most that any has. Where the controller knows nobody here, and at overlap weight 0, the configured fallback
+//! decides. Source: contract V29, V30.
+//!
+//! Cost: 1 less the share of the largest match, or 1 less the score. Terms: `matched_tokens`, `keys`, `in_flight`,
+//! `by_prefix` (1 where the match decides).
+
+use super::{Contender, CostUnit, Price, Rule, Scene, Terms};
+
+/// The label ([`crate::Decision::label`]) of a request that went where the most of its own prompt is held.
+pub const LMCACHE_PREFIX: &str = "lmcache_prefix";
+/// The label of one that went by how much is cached where.
+const BY_OCCUPANCY: &str = "lmcache_occupancy";
+
+#[derive(Debug)]
+pub(super) struct LmcacheAware {
+    cache_weight: f64,
+}
+
+impl LmcacheAware {
+    pub(super) fn new(cache_weight: f64) -> Self {
+        Self { cache_weight: if cache_weight.is_finite() { cache_weight.clamp(0.0, 1.0) } else { 1.0 } }
+    }
+}
+
+/// Whether the controller said anything of these.
+pub(super) fn decides(scene: &Scene<'_>) -> bool {
+    let said = |contender: &Contender<'_>| keys(contender).is_some() || matched(contender) > 0;
+    scene.overlap_weight > 0.0 && scene.contenders.iter().any(said)
+}
+
+impl Rule for LmcacheAware {
+    fn unit(&self) -> CostUnit {
+        CostUnit::Score
+    }
+
+    fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
+        let most = |of: fn(&Contender<'_>) -> u64| scene.contenders.iter().map(of).max().unwrap_or(0);
+        let longest = most(|contender| matched(contender).into());
+        let (most_keys, most_load) = (most(|contender| keys(contender).unwrap_or(0)), most(in_flight));
+        let by_prefix = longest > 0;
+        let price = |contender: &Contender<'_>| {
+            let (matched, keys, load) = (matched(contender), keys(contender).unwrap_or(0), in_flight(contender));
+            let score = if by_prefix {
+                share(matched.into(), longest)
+            } else {
+                self.cache_weight * share(keys, most_keys) + (1.0 - self.cache_weight) * (1.0 - share(load, most_load))
+            };
+            Price {
+                tie: load,
+                label: Some(if by_prefix { LMCACHE_PREFIX } else { BY_OCCUPANCY }),
+                terms: Terms::new(
+                    &["matched_tokens", "keys", "in_flight", "by_prefix"],
+                    [f64::from(matched), keys as f64, load as f64, f64::from(u8::from(by_prefix))],
+                ),
+                ..Price::of(1.0 - score)
+            }
+        };
+        scene.contenders.iter().map(price).collect()
+    }
+}
+
+fn matched(contender: &Contender<'_>) -> u32 {
+    contender.surveyed.candidate.lmcache.matched_tokens.unwrap_or(0)
+}
+
+fn keys(contender: &Contender<'_>) -> Option<u64> {
+    contender.surveyed.candidate.lmcache.keys
+}
+
+fn in_flight(contender: &Contender<'_>) -> u64 {
+    contender.standing.load.in_flight.into()
+}
+
+/// `part / whole`; nothing of nothing is nothing.
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}

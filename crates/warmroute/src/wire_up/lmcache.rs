@@ -1,0 +1,44 @@
+//! LMCache's controller, and what goes by it, as configured.
+
+use std::sync::Arc;
+
+use ::lmcache::{Controller, ControllerSettings, Instances, Mode, bearer};
+use config::{LmcacheMode, Routing, Settings};
+use gateway::TokenCache;
+use prometheus_client::registry::Registry;
+use routing::LmcacheSettings;
+
+use super::model_routing;
+
+/// The controller, where one is named. Its URL was checked with the configuration.
+pub(super) fn controller(routing: &Routing, registry: &mut Registry) -> Option<Arc<Controller>> {
+    let settings = routing.lmcache.as_ref()?;
+    let asked = ControllerSettings {
+        url: settings.controller_url.parse().ok()?,
+        authorization: settings.controller_api_key.as_ref().and_then(|key| bearer(key.expose())),
+        mode: match settings.mode {
+            LmcacheMode::Occupancy => Mode::Occupancy,
+            LmcacheMode::PrefixLookup => Mode::PrefixLookup,
+        },
+        poll_interval: settings.poll_interval,
+        timeout: settings.controller_timeout,
+        lookup_budget: settings.lookup_budget,
+        instances: Instances::new(settings.worker_map.clone()),
+    };
+    Some(Arc::new(Controller::start(asked, registry)))
+}
+
+pub(super) fn policy(settings: &Settings) -> LmcacheSettings {
+    let usual = LmcacheSettings::default();
+    settings.routing.lmcache.as_ref().map_or(usual, |lmcache| LmcacheSettings {
+        cache_weight: lmcache.cache_weight,
+        fallback: model_routing::policy(Some(lmcache.fallback)).unwrap_or(usual.fallback),
+    })
+}
+
+pub(super) fn token_cache(settings: &Settings) -> TokenCache {
+    settings.routing.lmcache.as_ref().map_or_else(TokenCache::default, |lmcache| TokenCache {
+        ttl: lmcache.prompt_cache.ttl,
+        capacity: lmcache.prompt_cache.capacity.get(),
+    })
+}

@@ -1,0 +1,180 @@
+//! A stand-in for LMCache's controller: answers what it is told to in the form of LMCache 0.5.6, and shows what it was asked.
+
+use std::{
+    collections::HashMap,
+    io::{BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+
+use super::{Stopwatch, json_reply};
+
+/// How a path is answered.
+#[derive(Clone, Debug)]
+pub enum Manner {
+    /// As LMCache does.
+    Well,
+    /// With these bytes of a body.
+    Saying(&'static str),
+    /// With an error of the server's.
+    Failing,
+    /// Not at all.
+    Hanging,
+}
+
+/// One question.
+#[derive(Clone, Debug)]
+pub struct Question {
+    pub path: String,
+    pub authorization: Option<String>,
+    pub body: Value,
+    pub at: Stopwatch,
+}
+
+/// The controller. Dropping it closes its listener.
+pub struct LmcacheController {
+    pub address: String,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Chunks by instance.
+    held: Mutex<HashMap<String, u64>>,
+    /// Beginnings of prompts by instance.
+    prompts: Mutex<Vec<(String, Vec<u64>)>>,
+    manners: Mutex<HashMap<String, Manner>>,
+    asked: Mutex<Vec<Question>>,
+    stop: AtomicBool,
+}
+
+impl LmcacheController {
+    pub fn start() -> Self {
+        Self::at("127.0.0.1:0")
+    }
+
+    /// Where another one was before.
+    pub fn at(address: &str) -> Self {
+        let listener = TcpListener::bind(address).expect("a free port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let state = Arc::new(State::default());
+        let shared = Arc::clone(&state);
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                if shared.stop.load(Ordering::SeqCst) {
+                    break;
+                }
+                let state = Arc::clone(&shared);
+                thread::spawn(move || state.answer(stream));
+            }
+        });
+        Self { address, state }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// An instance holds so many chunks.
+    pub fn holds(&self, instance: &str, chunks: u64) {
+        self.state.held.lock().unwrap().insert(instance.to_owned(), chunks);
+    }
+
+    /// An instance holds prompts that begin with these tokens, that far.
+    pub fn holds_prompt(&self, instance: &str, tokens: &[u64]) {
+        self.state.prompts.lock().unwrap().push((instance.to_owned(), tokens.to_vec()));
+    }
+
+    /// From now on this path is answered in this way.
+    pub fn answers(&self, path: &str, manner: Manner) {
+        self.state.manners.lock().unwrap().insert(path.to_owned(), manner);
+    }
+
+    /// What was asked so far at this path.
+    pub fn asked(&self, path: &str) -> Vec<Question> {
+        self.state.asked.lock().unwrap().iter().filter(|question| question.path == path).cloned().collect()
+    }
+}
+
+impl Drop for LmcacheController {
+    fn drop(&mut self) {
+        self.state.stop.store(true, Ordering::SeqCst);
+        // Wakes the listening thread.
+        let _ = TcpStream::connect(&self.address);
+    }
+}
+
+impl State {
+    fn answer(&self, stream: TcpStream) {
+        let mut reader = BufReader::new(stream);
+        let Some(question) = read(&mut reader) else { return };
+        let path = question.path.clone();
+        self.asked.lock().unwrap().push(question.clone());
+        let manner = self.manners.lock().unwrap().get(&path).cloned().unwrap_or(Manner::Well);
+        let reply = match manner {
+            Manner::Well if path == "/controller/workers" => json_reply("200 OK", "", &self.workers().to_string()),
+            Manner::Well if path == "/lookup" => json_reply("200 OK", "", &self.layout(&question.body).to_string()),
+            Manner::Well => json_reply("404 Not Found", "", "{}"),
+            Manner::Saying(body) => json_reply("200 OK", "", body),
+            Manner::Failing => json_reply("500 Internal Server Error", "", r#"{"detail":"broken"}"#),
+            Manner::Hanging => {
+                // Until the other side gives up, which no test waits a minute for.
+                let _ = reader.get_ref().set_read_timeout(Some(Duration::from_secs(60)));
+                let _ = reader.read(&mut [0]);
+                return;
+            }
+        };
+        let _ = reader.get_mut().write_all(&reply);
+    }
+
+    fn workers(&self) -> Value {
+        let held = self.held.lock().unwrap();
+        let one = |(instance, chunks): (&String, &u64)| {
+            json!({"instance_id": instance, "worker_id": 0, "ip": "127.0.0.1", "port": 8500, "peer_init_url": null,
+                   "registration_time": 1.0, "last_heartbeat_time": 2.0, "key_count": chunks})
+        };
+        let workers: Vec<Value> = held.iter().map(one).collect();
+        json!({"total_count": workers.len(), "workers": workers})
+    }
+
+    fn layout(&self, asked: &Value) -> Value {
+        let asked: Vec<u64> = asked["tokens"].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
+        let mut layout = serde_json::Map::new();
+        for (instance, known) in self.prompts.lock().unwrap().iter() {
+            let matched = asked.iter().zip(known).take_while(|(left, right)| left == right).count();
+            if matched > 0 {
+                layout.insert(instance.clone(), json!(["LocalCPUBackend", matched]));
+            }
+        }
+        json!({"event_id": "Lookup", "layout_info": layout})
+    }
+}
+
+/// `None` where nobody asks.
+fn read(reader: &mut BufReader<TcpStream>) -> Option<Question> {
+    let mut line = String::new();
+    reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
+    let path = line.split(' ').nth(1)?.to_owned();
+    let (mut length, mut authorization) = (0, None);
+    loop {
+        let mut header = String::new();
+        reader.read_line(&mut header).ok().filter(|read| *read > 0)?;
+        let Some((name, value)) = header.trim_end().split_once(':') else { break };
+        match name.to_ascii_lowercase().as_str() {
+            "content-length" => length = value.trim().parse().ok()?,
+            "authorization" => authorization = Some(value.trim().to_owned()),
+            _ => {}
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+    Some(Question { path, authorization, body, at: Stopwatch::start() })
+}
