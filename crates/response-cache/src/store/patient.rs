@@ -36,6 +36,9 @@ const TURN: Duration = Duration::from_millis(5);
 /// What becomes of an entry that was found too late for who looked for it.
 pub(crate) type Late = Arc<dyn Fn(CacheKey, &Found, Generation) + Send + Sync>;
 
+/// Told whether requests wait for a store, whenever that changes.
+pub(crate) type OnChange = Arc<dyn Fn(bool) + Send + Sync>;
+
 /// What a patient store is made of.
 pub(crate) struct Patience {
     /// Its name in faults and log lines.
@@ -44,8 +47,7 @@ pub(crate) struct Patience {
     pub(crate) lookups: usize,
     pub(crate) manner: Manner,
     pub(crate) late: Option<Late>,
-    /// Told whenever it begins or ends to be waited for.
-    pub(crate) on_change: Option<Arc<dyn Fn(bool) + Send + Sync>>,
+    pub(crate) on_change: Option<OnChange>,
     pub(crate) in_force: Arc<InForce>,
     pub(crate) tally: Arc<Tally>,
     pub(crate) clock: Clock,
