@@ -153,7 +153,7 @@ async fn store(cache: &ResponseCache, clock: Clock, reply: WholeReply) {
             if let Some(Sought { rest, direction }) = sought {
                 cache.put_similar(rest, direction, entry.clone(), begun);
             }
-            cache.put(CacheKey(*key.as_bytes()), entry, begun);
+            cache.put(CacheKey(*key.as_bytes()), entry, begun, mark);
         }
         Ok(Err(why)) => tracing::debug!(%why, "a reply is not kept"),
         Err(_) => tracing::error!("putting a reply together failed: it is not kept"),

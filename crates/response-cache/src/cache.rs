@@ -88,8 +88,8 @@ impl ResponseCache {
     }
 
     /// Keeps a reply, soon; what there is no room for is let go and counted. `begun`: [`Self::generation`] of before the
-    /// request was sent.
-    pub fn put(&self, key: CacheKey, entry: Entry, begun: Generation) {
+    /// request was sent. `held` is dropped when it can be found, or never will be.
+    pub fn put(&self, key: CacheKey, entry: Entry, begun: Generation, held: impl Send + Sync + 'static) {
         let Some(engine) = &*self.engine.load() else { return };
         let settings = self.parts.in_force.load();
         let longest = settings.max_response_size.max(settings.max_stream_buffer_size);
@@ -98,7 +98,7 @@ impl ResponseCache {
             self.parts.tally.writes_dropped.one();
             return;
         }
-        engine.put(key, entry, begun, &settings);
+        engine.put(key, entry, begun, &settings, Box::new(held));
     }
 
     /// The reply to the question of this rest that is nearest to what is asked, if it is near enough, and how near it is.

@@ -17,6 +17,7 @@ use crate::{
     store::{Ask, Fill, StoreStats, memory::MemoryStore, shelf::Bounds},
     tally::Tally,
     tasks::Tasks,
+    writer::Held,
 };
 
 /// The settings in force.
@@ -81,11 +82,11 @@ impl Engine {
         }
     }
 
-    pub(crate) fn put(&self, key: CacheKey, entry: Entry, begun: Generation, settings: &ResponseCache) {
+    pub(crate) fn put(&self, key: CacheKey, entry: Entry, begun: Generation, settings: &ResponseCache, held: Held) {
         let fill = Fill { key, entry, ttl: settings.ttl, begun };
         match &self.behind {
             None => self.memory.keep(fill),
-            Some(behind) => behind.writer.keep(fill),
+            Some(behind) => behind.writer.keep(fill, held),
         }
     }
 

@@ -4,6 +4,7 @@
 //! before it is not written after it.
 
 use std::{
+    any::Any,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -67,7 +68,12 @@ enum Job {
 struct Room {
     bytes: usize,
     of: Arc<AtomicUsize>,
+    /// Whoever brought it sees it dropped then.
+    _held: Option<Held>,
 }
+
+/// Something that is dropped when an entry was written, or let go.
+pub(crate) type Held = Box<dyn Any + Send + Sync>;
 
 impl Drop for Room {
     fn drop(&mut self) {
@@ -109,19 +115,19 @@ impl Queue {
 
 impl Lane {
     /// Never waits.
-    pub(crate) fn keep(&self, fill: Fill) {
-        self.enqueue(fill, Job::Keep);
+    pub(crate) fn keep(&self, fill: Fill, held: Held) {
+        self.enqueue(fill, Some(held), Job::Keep);
     }
 
     /// The same for the first tier alone.
     pub(crate) fn promote(&self, fill: Fill) {
-        self.enqueue(fill, Job::Promote);
+        self.enqueue(fill, None, Job::Promote);
     }
 
-    fn enqueue(&self, fill: Fill, job: impl FnOnce(Fill, Room) -> Job) {
+    fn enqueue(&self, fill: Fill, held: Option<Held>, job: impl FnOnce(Fill, Room) -> Job) {
         let bytes = fill.entry.cost();
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let room = Room { bytes, of: Arc::clone(&self.bytes) };
+        let room = Room { bytes, of: Arc::clone(&self.bytes), _held: held };
         if before + bytes > QUEUE_BYTES || self.queue.try_send(job(fill, room)).is_err() {
             self.tally.writes_dropped.one();
         }
@@ -129,8 +135,8 @@ impl Lane {
 }
 
 impl Writer {
-    pub(crate) fn keep(&self, fill: Fill) {
-        self.lane.keep(fill);
+    pub(crate) fn keep(&self, fill: Fill, held: Held) {
+        self.lane.keep(fill, held);
     }
 
     /// After everything that waits or is being written.

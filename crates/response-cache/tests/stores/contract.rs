@@ -43,7 +43,7 @@ async fn keeps_its_promises(cache: Started, keys: &str) {
     for number in 2..=4 {
         assert_eq!(cache.get(&key(number)).await, Lookup::NotFound, "{number}");
     }
-    cache.put(key(6), entry(b"of before"), before);
+    cache.put(key(6), entry(b"of before"), before, ());
     cache.kept(key(7), b"of after").await;
     assert_eq!(cache.get(&key(6)).await, Lookup::NotFound, "it was to be written before the one that is found");
     assert_eq!(cache.clear().await, Ok(1));
@@ -108,7 +108,7 @@ async fn what_stands_in_for_redis_keeps_the_same_promises_but_that_of_a_clear() 
     let fault = cache.clear().await.unwrap_err();
     assert_eq!((fault.store, fault.outage), ("redis", true), "what lies there may come back");
     assert_eq!(cache.get(&key(2)).await, Lookup::NotFound, "memory is clear");
-    cache.put(key(3), entry(b"of before"), before);
+    cache.put(key(3), entry(b"of before"), before, ());
     cache.kept(key(4), b"of after").await;
     assert_eq!(cache.get(&key(3)).await, Lookup::NotFound);
     cache.reconfigure(&settings(&format!("enabled: true, ttl: 4s, {keys}")));

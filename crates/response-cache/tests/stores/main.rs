@@ -92,7 +92,7 @@ impl Started {
 
     /// Keeps an entry that was begun just now.
     fn keep(&self, key: CacheKey, body: &[u8]) {
-        self.put(key, entry(body), self.generation());
+        self.put(key, entry(body), self.generation(), ());
     }
 
     /// Keeps it, and waits until a look finds it.

@@ -316,6 +316,6 @@ async fn whatever_a_server_answers_is_a_miss_and_no_more() {
             faults.iter().sum::<f64>() + cache.metric("warmroute_cache_auth_failures_total")
         };
         until(&format!("{shown:?} to be counted"), async || told() > 0.0).await;
-        cache.put(key(2), entry(b"answer"), cache.generation());
+        cache.put(key(2), entry(b"answer"), cache.generation(), ());
     }
 }

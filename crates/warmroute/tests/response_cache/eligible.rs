@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::{
     Cached, FINE, cache_headers, fine,
-    harness::{RawClient, Router as _, eventually},
+    harness::{RawClient, Router as _},
     question, status, with, without,
 };
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use response_cache::{CacheKey, Looked as Counted, Lookup};
 
 use super::{Asked, Fill, Reason, Status, asked::Said, hit::Found, similar};
-use crate::{Gateway, request::accept::Call};
+use crate::{Gateway, keeper::Label, request::accept::Call};
 
 /// What came of looking.
 pub(super) enum Looked {
@@ -34,9 +34,15 @@ pub(super) async fn up(gateway: &Arc<Gateway>, call: &Call, asked: &Asked) -> Lo
         return bypass(Reason::NoCache, Some(fill));
     }
     gateway.keeper.kept(&said.key, cache.settings().lookup_budget).await;
-    let found = match cache.get(&CacheKey(*said.key.as_bytes())).await {
+    let key = CacheKey(*said.key.as_bytes());
+    let found = match cache.get(&key).await {
         Lookup::Unavailable => return bypass(Reason::StoreFailed, None),
         Lookup::NotFound => None,
+        Lookup::Found(entry) if Label::read(entry.label, asked.dialect).is_none() => {
+            // Of a program that keeps them otherwise.
+            cache.remove(&key);
+            None
+        }
         // One that lacks what this request asks for is replaced by a reply that has it.
         Lookup::Found(entry) => Found::of(asked.dialect, entry, &said),
     };
