@@ -3,6 +3,7 @@
 
 use std::{fmt, sync::Arc};
 
+use ::response_cache::ResponseCache;
 use fleet::{Fleet, Snapshot};
 use kv_blocks::Tier;
 use kv_index::{IndexStats, KvIndex};
@@ -25,6 +26,7 @@ pub(crate) struct Gauges {
     router: Arc<Router>,
     index: Arc<KvIndex>,
     parity: Arc<Mutex<Book>>,
+    cache: Arc<ResponseCache>,
     control: Arc<dyn Control>,
 }
 
@@ -35,6 +37,7 @@ impl Gauges {
             router: Arc::clone(&parts.router),
             index: Arc::clone(&parts.index),
             parity: Arc::clone(&parts.parity),
+            cache: Arc::clone(&parts.cache),
             control: Arc::clone(&parts.control),
         }
     }
@@ -63,7 +66,7 @@ impl Collector for Gauges {
         out.gauges(
             "warmroute_degraded",
             "Parts that do not work as configured (1: degraded)",
-            degraded(&snapshot, self.control.is_refused()).map(|(part, is)| ([("part", part)], i64::from(is))),
+            self.degraded(&snapshot).into_iter().map(|(part, is)| ([("part", part)], i64::from(is))),
         )?;
         let build = [("version", env!("CARGO_PKG_VERSION")), ("features", "none")];
         out.gauges("warmroute_build_info", "The program", [(build, 1)])
@@ -109,10 +112,18 @@ fn index(out: &mut Families<'_>, stats: &IndexStats, blocks: [u64; Tier::ALL.len
     out.counters("warmroute_index_shed", "Blocks that the index refused", [(reason, stats.shed)])
 }
 
-/// Every part of these that can be degraded, so that an alert on one never lacks its series.
-fn degraded(snapshot: &Snapshot, config: bool) -> impl Iterator<Item = (&'static str, bool)> {
-    let workers = snapshot.ready() < snapshot.workers.len() || snapshot.workers.is_empty();
-    let tokenizer = snapshot.models.values().any(|model| model.artefacts.problem.is_some());
-    let tls = snapshot.workers.iter().any(|worker| !worker.verified);
-    [("workers", workers), ("tokenizer", tokenizer), ("tls", tls), ("config", config)].into_iter()
+impl Gauges {
+    /// Every part of these that can be degraded, so that an alert on one never lacks its series.
+    fn degraded(&self, snapshot: &Snapshot) -> [(&'static str, bool); 6] {
+        let absent = self.cache.absent();
+        let cut_off = self.fleet.prefixes().is_some_and(fleet::Prefixes::is_cut_off);
+        [
+            ("workers", snapshot.ready() < snapshot.workers.len() || snapshot.workers.is_empty()),
+            ("tokenizer", snapshot.models.values().any(|model| model.artefacts.problem.is_some())),
+            ("tls", snapshot.workers.iter().any(|worker| !worker.verified)),
+            ("config", self.control.is_refused()),
+            ("redis", cut_off || absent.contains(&"redis")),
+            ("s3", absent.contains(&"s3")),
+        ]
+    }
 }

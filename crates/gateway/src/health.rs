@@ -53,6 +53,7 @@ impl Gateway {
             .collect();
         // Whoever answers is taken for the worker, and that is never well.
         degraded.extend(snapshot.workers.iter().filter(|it| !it.verified).map(|it| format!("tls:{}", it.name)));
+        degraded.extend(self.cache.absent().into_iter().map(str::to_owned));
         if self.fleet.prefixes().is_some_and(fleet::Prefixes::is_cut_off) {
             degraded.push("redis".to_owned());
         }
@@ -63,6 +64,7 @@ impl Gateway {
             degraded.push("memory".to_owned());
         }
         degraded.sort();
+        degraded.dedup();
         let status = match (ready, degraded.is_empty()) {
             (0, _) => "unavailable",
             (ready, true) if ready == total => "ok",

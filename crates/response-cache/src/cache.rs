@@ -146,6 +146,11 @@ impl ResponseCache {
         self.parts.tally.looked(what, self.parts.clock.now());
     }
 
+    /// The stores that are not there now: `redis`, `s3`.
+    pub fn absent(&self) -> Vec<&'static str> {
+        self.engine.load().as_ref().map(|engine| engine.absent()).unwrap_or_default()
+    }
+
     /// The cache as it stands.
     pub async fn stats(&self) -> CacheStats {
         let settings = self.settings();

@@ -114,6 +114,10 @@ impl Engine {
         }
     }
 
+    pub(crate) fn absent(&self) -> Vec<&'static str> {
+        self.behind.as_ref().map(|behind| behind.store.absent()).unwrap_or_default()
+    }
+
     /// Entries, wherever they lie.
     pub(crate) async fn count(&self, tally: &Tally) -> u64 {
         match &self.behind {

@@ -139,10 +139,9 @@ async fn start_on(
     let parity = Arc::new(Mutex::new(Book::new(thresholds(&settings.parity))));
     let (prefix_tally, kv_tally) = (Arc::new(PrefixTally::default()), Arc::new(KvTally::default()));
     let in_force = Arc::new(settings.clone());
-    let asks_key = extras.keys.required();
     let (limits, rules) = (limits(&settings), rules(&settings, scheme));
     let (admin_token, admin_local) = (extras.token, settings.admin.listen.is_local());
-    let serve_metrics = settings.metrics.enabled;
+    let (serve_metrics, asks_key) = (settings.metrics.enabled, extras.keys.required());
     let usual = Usual { grace: settings.server.drain_grace, timeout: settings.server.drain_timeout };
     let draining = Draining::new(usual, clock);
     let redis = redis::pool(&settings, clock, &mut registry)?;
@@ -223,25 +222,19 @@ async fn start_on(
     };
     let access = Access { token: admin_token, loopback: admin_local };
     let ((stop, stopped), (stop_admin, admin_stopped)) = (watch::channel(false), watch::channel(false));
-    let admin_address = admin.address();
     let mut addresses = data.addresses().into_iter();
     // There is always a first one.
     let data_address = addresses.next().unwrap_or_else(|| ListenAddr::tcp("0.0.0.0", 0));
     let watch_task = tokio::spawn(live::keep(Arc::clone(&live)));
     if taken {
-        // Whoever is accepted from now on is to find workers that are known: the other process serves meanwhile.
-        let known = async {
-            live.first_found().await;
-            fleet.first_verdicts().await;
-        };
-        let _ = tokio::time::timeout(LONGEST_FIRST_LOOK, known).await;
+        first_look(&live, &fleet).await;
     }
     let listening = gateway::serve(Arc::clone(&gateway), data, draining.phases());
     let running = Running {
         data: data_address,
         also: addresses.collect(),
         probes: Mutex::new(None),
-        admin: admin_address,
+        admin: admin.address(),
         ring,
         fleet,
         stop,
@@ -255,6 +248,15 @@ async fn start_on(
         admin_task: tokio::spawn(admin::serve(parts, access, admin, admin_stopped)),
     };
     Ok((running, gateway))
+}
+
+/// Whoever is accepted from now on is to find workers that are known: the other process serves meanwhile.
+async fn first_look(live: &Live, fleet: &Fleet) {
+    let known = async {
+        live.first_found().await;
+        fleet.first_verdicts().await;
+    };
+    let _ = tokio::time::timeout(LONGEST_FIRST_LOOK, known).await;
 }
 
 impl Running {

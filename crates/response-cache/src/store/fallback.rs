@@ -28,6 +28,10 @@ impl Store for Fallback {
         self.store.abilities()
     }
 
+    fn absent(&self) -> Vec<&'static str> {
+        self.store.absent()
+    }
+
     fn get(&self, ask: Ask) -> Pending<'_, Option<Found>> {
         Box::pin(async move {
             match self.store.get(ask).await {

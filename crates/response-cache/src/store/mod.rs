@@ -74,6 +74,11 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
         true
     }
 
+    /// The names of those behind it that are not there.
+    fn absent(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
+
     /// The entry under a key, if it is ours and whole. What is there and is not goes.
     fn get(&self, ask: Ask) -> Pending<'_, Option<Found>>;
 

@@ -199,6 +199,14 @@ impl Store for Patient {
         self.inner.store.abilities()
     }
 
+    fn is_there(&self) -> bool {
+        self.inner.store.is_there() && !self.inner.health.lock().is_away()
+    }
+
+    fn absent(&self) -> Vec<&'static str> {
+        if self.is_there() { Vec::new() } else { vec![self.inner.with.name] }
+    }
+
     fn get(&self, ask: Ask) -> Pending<'_, Option<Found>> {
         Box::pin(self.look(ask))
     }

@@ -94,6 +94,10 @@ impl Store for Tiered {
         Abilities { counts: false }
     }
 
+    fn absent(&self) -> Vec<&'static str> {
+        [self.l1.absent(), self.l2.absent()].concat()
+    }
+
     fn get(&self, ask: Ask) -> Pending<'_, Option<Found>> {
         Box::pin(self.look(ask))
     }
