@@ -133,7 +133,7 @@ impl ResponseCache {
     /// # Errors
     /// Some may still be there: a store was away, or failed on the way. What lies in memory is gone in any case.
     pub async fn clear(&self) -> Result<u64, StoreFault> {
-        self.parts.generations.next();
+        self.parts.generations.clear();
         self.similar.clear();
         match self.engine.load_full() {
             Some(engine) => engine.clear().await,

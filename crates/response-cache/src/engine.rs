@@ -71,7 +71,7 @@ impl Engine {
     pub(crate) async fn get(&self, key: &CacheKey, parts: &Parts) -> Lookup {
         let Some(behind) = &self.behind else { return self.near(key).unwrap_or(Lookup::Unavailable) };
         let until = Instant::now() + parts.in_force.load().lookup_budget;
-        let ask = Ask { key: *key, until, begun: parts.generations.now() };
+        let ask = Ask { key: *key, until, begun: parts.generations.of_copies() };
         match behind.store.get(ask).await {
             Ok(Some(found)) => Lookup::Found(found.entry),
             Ok(None) => Lookup::NotFound,

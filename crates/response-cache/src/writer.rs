@@ -190,7 +190,10 @@ async fn run(written: Written, mut jobs: mpsc::Receiver<Job>, tally: Arc<Tally>)
             }
             Some(Job::Remove(key)) => {
                 while writing.next().await.is_some() {}
-                if written.store.delete(key).await.is_err() {
+                let original = written.store.delete(key).await;
+                written.generations.removed();
+                // What was copied from it in between goes too.
+                if original.and(written.store.delete(key).await).is_err() {
                     tally.writes_dropped.one();
                 }
             }
@@ -208,8 +211,7 @@ async fn run(written: Written, mut jobs: mpsc::Receiver<Job>, tally: Arc<Tally>)
 }
 
 async fn write(written: &Written, store: &Arc<dyn Store>, fill: Fill, _room: Room, tally: &Tally) {
-    if fill.begun != written.generations.now() {
-        // Begun before a clear.
+    if !written.generations.is_present(fill.begun) {
         return;
     }
     if store.set(fill).await.is_err() {

@@ -38,7 +38,7 @@ impl MemoryStore {
         let now = self.clock.now();
         let mut shelf = self.shelf.lock();
         // Under the lock that a clear takes after it has raised the number: one of the two is seen.
-        if self.generations.now() == fill.begun {
+        if self.generations.is_present(fill.begun) {
             shelf.put(fill.key, fill.entry, now + fill.ttl, now);
         }
     }

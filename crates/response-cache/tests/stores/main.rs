@@ -102,11 +102,29 @@ impl Started {
     }
 
     async fn until_found(&self, key: CacheKey, body: &[u8]) {
-        until("the entry to be found", async || self.get(&key).await == Lookup::Found(entry(body))).await;
+        self.until(key, &Lookup::Found(entry(body))).await;
     }
 
     async fn until_gone(&self, key: CacheKey) {
-        until("the entry to be gone", async || self.get(&key).await == Lookup::NotFound).await;
+        self.until(key, &Lookup::NotFound).await;
+    }
+
+    async fn until(&self, key: CacheKey, expected: &Lookup) {
+        let start = Clock::system().now();
+        while self.get(&key).await != *expected {
+            if Clock::system().now().since(start) > PATIENCE {
+                let metrics = self.metrics();
+                let counted: Vec<_> =
+                    metrics.lines().filter(|line| !line.starts_with('#') && !line.ends_with(" 0")).collect();
+                let found = matches!(expected, Lookup::Found(_));
+                panic!(
+                    "waited {PATIENCE:?} for {key} to be {}:\n{}",
+                    if found { "there" } else { "gone" },
+                    counted.join("\n")
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 }
 

@@ -13,11 +13,11 @@ use std::{
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, combinators::BoxBody};
-use hyper::{Request, Response, StatusCode, body::Incoming, service::service_fn};
+use hyper::{Method, Request, Response, StatusCode, body::Incoming, service::service_fn};
 use hyper_util::rt::TokioIo;
 use s3s::service::{S3Service, S3ServiceBuilder};
 use tempfile::TempDir;
-use tokio::sync::watch;
+use tokio::sync::{RwLock, watch};
 
 /// The bucket that is there.
 pub(crate) const BUCKET: &str = "replies";
@@ -38,6 +38,9 @@ struct Answers {
     /// 0 = what the object store answers.
     fault: AtomicU16,
     asked: AtomicU64,
+    /// A look finds an object with all that is said about it, or no object, as S3 promises. This server has a moment in
+    /// between, so nobody looks while somebody writes.
+    order: RwLock<()>,
 }
 
 impl S3Server {
@@ -194,6 +197,10 @@ async fn answer(
     answers.asked.fetch_add(1, Ordering::Relaxed);
     match answers.fault.load(Ordering::Relaxed) {
         0 => {
+            let (_reads, _writes) = match *request.method() {
+                Method::GET => (Some(answers.order.read().await), None),
+                _ => (None, Some(answers.order.write().await)),
+            };
             let response = hyper::service::Service::call(&service, request).await.map_err(|it| format!("{it:?}"))?;
             Ok(response.map(|body| {
                 body.map_err(|it| -> Box<dyn std::error::Error + Send + Sync> { it.to_string().into() }).boxed()

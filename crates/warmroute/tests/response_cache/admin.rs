@@ -75,10 +75,8 @@ fn all_of_it_is_cleared_on_request_and_on_no_other() {
     assert_eq!(cached.status(&question("a")), "HIT stored");
     let cleared = invalidate(r#"{"clear_all": true}"#);
     assert_eq!(cleared.json(), json!({"success": true, "action": "clear_all", "cleared_entries": 2}));
-    assert_eq!(
-        (cached.status(&question("a")).as_str(), cached.stats()["entries"].clone()),
-        ("MISS not_found", json!(1))
-    );
+    assert_eq!(cached.status(&question("a")), "MISS not_found");
+    eventually("the new reply to be kept", || (cached.stats()["entries"] == 1).then_some(()));
     assert_eq!(RawClient::get(&cached.router.admin(), "/admin/response-cache/invalidate").status, 405);
     assert_eq!(invalidate(r#"{"clear_all": true}"#).json()["cleared_entries"], 1);
 }
