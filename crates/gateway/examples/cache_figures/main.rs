@@ -4,6 +4,7 @@
 //! Promises: contract CK79 to CK82. One thread, on whatever machine it runs on; times are the median of many rounds.
 
 mod figures;
+mod keys;
 mod scoring;
 mod stopwatch;
 mod view;
@@ -14,7 +15,7 @@ use figures::Figure;
 
 #[expect(clippy::print_stdout, reason = "it measures and prints, nothing else")]
 fn main() -> Result<ExitCode, Box<dyn Error>> {
-    let figures: Vec<Figure> = [view::figures()?, scoring::figures()].into_iter().flatten().collect();
+    let figures: Vec<Figure> = [keys::figures()?, view::figures()?, scoring::figures()].into_iter().flatten().collect();
     println!("{:<6} {:<66} {:>14} {:>14}", "", "figure", "measured", "promised");
     figures.iter().for_each(|figure| println!("{figure}"));
     Ok(if figures.iter().all(Figure::is_kept) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
