@@ -22,6 +22,7 @@ use net::{Clock, Destinations, ListenAddr, ListenError};
 use parity::Book;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
+use response_cache::ResponseCache;
 use routing::{KvTally, PrefixTally, Router, receipt::Ring};
 use tokio::{sync::watch, task::JoinHandle};
 
@@ -92,6 +93,8 @@ pub(crate) struct Running {
     admin_task: JoinHandle<()>,
     log_task: Option<JoinHandle<()>>,
     lmcache: Option<Arc<Controller>>,
+    cache: Arc<ResponseCache>,
+    cache: Arc<ResponseCache>,
 }
 
 /// Binds every listener, or takes them from the process that runs, then starts everything behind them. A worker that is
@@ -140,7 +143,7 @@ async fn start_on(
     let (prefix_tally, kv_tally) = (Arc::new(PrefixTally::default()), Arc::new(KvTally::default()));
     let in_force = Arc::new(settings.clone());
     let (limits, rules) = (limits(&settings), rules(&settings, scheme));
-    let (admin_token, admin_local) = (extras.token, settings.admin.listen.is_local());
+    let access = Access { token: extras.token, loopback: settings.admin.listen.is_local() };
     let (serve_metrics, asks_key) = (settings.metrics.enabled, extras.keys.required());
     let usual = Usual { grace: settings.server.drain_grace, timeout: settings.server.drain_timeout };
     let draining = Draining::new(usual, clock);
@@ -206,7 +209,7 @@ async fn start_on(
         ring: Arc::clone(&ring),
         parity,
         prefix_tally,
-        cache,
+        cache: Arc::clone(&cache),
         kv_tally,
         control: Arc::clone(&live) as Arc<dyn Control>,
         registry: Arc::new(RwLock::new(registry)),
@@ -220,7 +223,6 @@ async fn start_on(
         dry_run: dry_run(&gateway, limits.max_body_bytes),
         clock,
     };
-    let access = Access { token: admin_token, loopback: admin_local };
     let ((stop, stopped), (stop_admin, admin_stopped)) = (watch::channel(false), watch::channel(false));
     let mut addresses = data.addresses().into_iter();
     // There is always a first one.
@@ -244,6 +246,7 @@ async fn start_on(
         draining,
         handing,
         lmcache,
+        cache,
         log_task: log.map(|log| tokio::spawn(log.write(stopped))),
         admin_task: tokio::spawn(admin::serve(parts, access, admin, admin_stopped)),
     };
@@ -298,6 +301,7 @@ impl Running {
             probes.stop().await;
         }
         self.fleet.stop().await;
+        self.cache.stop().await;
         if let Some(controller) = self.lmcache {
             controller.stop().await;
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use config::{ListenerTls, Settings};
+use config::{CacheBackend, ListenerTls, Settings};
 
 use super::{Finding, Findings};
 use crate::{
@@ -25,12 +25,15 @@ pub(crate) fn router(settings: &Settings, surroundings: &Surroundings) -> Vec<Ch
     );
     findings.set("listener_exposed", listener_exposed(settings, surroundings));
     findings.set("admin_exposed", admin_exposed(settings));
-    findings.skip_rest(&["tenants_salted", "nats", "s3"], "not configured");
-    let redis = match settings.kv_cache_index.redis {
-        Some(_) => "not looked at: /health of a running router says whether it is there",
-        None => "not configured",
+    findings.skip_rest(&["tenants_salted", "nats"], "not configured");
+    let cache = &settings.response_cache;
+    let store = |is_used: bool| match is_used {
+        true => "not looked at: /health of a running router says whether it is there",
+        false => "not configured",
     };
-    findings.skip_rest(&["redis"], redis);
+    let in_redis = settings.kv_cache_index.redis.is_some() || (cache.enabled && cache.is_in_redis());
+    findings.skip_rest(&["redis"], store(in_redis));
+    findings.skip_rest(&["s3"], store(cache.enabled && cache.backend == CacheBackend::Tiered));
     findings.set("limits_fd", limits_fd(settings, surroundings));
     findings.set("timers", timers(settings));
     findings.into_checks(&ROUTER_CHECKS)

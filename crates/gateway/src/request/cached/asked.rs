@@ -140,8 +140,7 @@ fn of_cache(headers: &HeaderMap) -> Store {
 
 /// Whether a body may ask for a repeatable answer: most do not, and are not walked for it.
 fn mentions(body: &[u8]) -> bool {
-    let stands = |word: &[u8]| body.windows(word.len()).any(|window| window == word);
-    stands(b"\"temperature\"") || stands(b"\"seed\"")
+    std::str::from_utf8(body).is_ok_and(|body| body.contains("\"temperature\"") || body.contains("\"seed\""))
 }
 
 async fn said(call: &Call) -> Option<Said> {
