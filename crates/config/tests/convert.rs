@@ -258,11 +258,43 @@ fn the_policy_that_asks_lmcache_keeps_its_controller_and_who_is_who() {
     assert_eq!((lmcache.prompt_cache.ttl, lmcache.prompt_cache.capacity.get()), (Duration::from_secs(60), 500));
     // That router has an address for what is left out, and takes fallbacks that cannot stand in here.
     let text = converted(&format!(
-        "{ONE_WORKER}policy: {{type: lmcache_aware, fallback_policy: consistent_hash}}\nprompt_cache: {{backend: redis}}\n"
+        "{ONE_WORKER}policy: {{type: lmcache_aware, fallback_policy: consistent_hash}}\nprompt_cache: {{max_entries: 500}}\n"
     ));
-    assert_eq!(without_counterpart(&text), ["policy.fallback_policy", "prompt_cache.backend"], "{text}");
+    assert_eq!(without_counterpart(&text), ["policy.fallback_policy"], "{text}");
     let lmcache = settings(&text).routing.lmcache.expect("a controller is named");
     assert_eq!((lmcache.controller_url.as_str(), lmcache.fallback), ("http://localhost:9000", "power_of_two"));
+    assert_eq!(lmcache.prompt_cache.redis, None);
+}
+
+#[test]
+#[contract("V30")]
+fn prompts_that_were_shared_through_redis_still_are() {
+    let shared = |keys: &str| {
+        let text = converted(&format!(
+            "{ONE_WORKER}policy: {{type: lmcache_aware}}\nprompt_cache: {{backend: redis{keys}}}\n"
+        ));
+        let lmcache = settings(&text).routing.lmcache.expect("a controller is named");
+        (lmcache.prompt_cache.redis.expect("it is chosen"), text)
+    };
+    let (redis, text) = shared(
+        ", redis: {url: 'redis://:h${u}sh@r:6380/2', pool_size: 4, key_prefix: 'x:', connection_timeout_ms: 3000, \
+         command_timeout_ms: 500}",
+    );
+    assert_eq!(without_counterpart(&text), ["prompt_cache.redis.key_prefix"], "{text}");
+    assert_eq!((redis.url.host(), redis.url.port(), redis.url.database()), ("r", 6380, 2));
+    assert_eq!(redis.url.password().map(config::Secret::expose), Some("h${u}sh"));
+    assert!(text.contains("# better as ${NAME}"), "{text}");
+    assert_eq!(redis.pool_size.get(), 4);
+    assert_eq!((redis.connect_timeout, redis.command_timeout), (Duration::from_secs(3), Duration::from_millis(500)));
+    // That router has an address for what is left out.
+    for keys in ["", ", redis: {}"] {
+        let (redis, text) = shared(keys);
+        assert_eq!((redis.url.host(), redis.url.port()), ("localhost", 6379), "{text}");
+        assert!(text.contains("# the file names no server"), "{text}");
+    }
+    let wrong = problems(&format!("{ONE_WORKER}prompt_cache: {{backend: redis, redis: {{url: 'http://:hush@r'}}}}\n"));
+    assert_eq!(wrong[0].path, "prompt_cache.redis.url");
+    assert!(!wrong[0].to_string().contains("hush"), "{}", wrong[0]);
 }
 
 #[test]

@@ -87,6 +87,32 @@ fn values_out_of_range_are_refused_one_by_one() {
 }
 
 #[test]
+#[contract("V30")]
+fn prompts_are_shared_through_the_server_of_the_response_cache() {
+    let shared = "controller_url: \"http://c:9000\", prompt_cache: {backend: redis}";
+    let server = "response_cache: {redis: {url: \"redis://r\", pool_size: 3}}\n";
+    let found = settings(&format!("{server}routing: {{lmcache: {{{shared}}}}}\n"));
+    let redis = found.routing.lmcache.expect("a controller is named").prompt_cache.redis.expect("it is chosen");
+    assert_eq!((redis.url.host(), redis.pool_size.get()), ("r", 3));
+    let told = problem(&format!("routing: {{lmcache: {{{shared}}}}}\n"));
+    assert_eq!(
+        told.to_string(),
+        "warmroute.yaml: line 1, column 78: response_cache.redis.url: missing, and `routing.lmcache.prompt_cache.backend` is \
+         redis: expected a URL such as redis://127.0.0.1:6379"
+    );
+    // Once, however many need it.
+    let text = format!("kv_cache_index: {{enabled: true, backend: redis}}\nrouting: {{lmcache: {{{shared}}}}}\n");
+    assert_eq!(problem(&text).path, "response_cache.redis.url");
+    let alone = settings(&format!("{server}routing: {{lmcache: {{controller_url: \"http://c:9000\"}}}}\n"));
+    assert_eq!(
+        alone.routing.lmcache.expect("a controller is named").prompt_cache.redis,
+        None,
+        "memory, unless it is said"
+    );
+    settings("routing: {lmcache: {prompt_cache: {backend: redis}}}\n");
+}
+
+#[test]
 #[contract("V29")]
 fn the_controllers_key_is_never_shown() {
     let settings = with("controller_url: \"http://c:9000\", controller_api_key: sk-hush");

@@ -204,7 +204,6 @@ fn a_word_of_a_later_version_is_refused_with_the_ones_that_work() {
     );
     for (text, word) in [
         ("replicas: {mode: nats}", "nats"),
-        ("routing: {lmcache: {prompt_cache: {backend: redis}}}", "redis"),
         ("admin: {listen: same}", "same"),
         ("kv_events: {block_hash: keyed}", "keyed"),
     ] {

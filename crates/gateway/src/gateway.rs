@@ -43,7 +43,7 @@ use crate::{
     prefix_telemetry::PrefixCollector,
     request::{
         ClusterSettings, Clusters, Disaggregation, HookSettings, Hooks, Identify, Prefills, ReplyHeaders, Rewriting,
-        StreamLimits, TokenCache, hedge_results,
+        SharedTokens, StreamLimits, TokenCache, ToldTokens, hedge_results,
     },
     reservations::Reservations,
     response_homes::ResponseHomes,
@@ -170,6 +170,8 @@ pub struct GatewayParts {
     pub cache: Arc<ResponseCache>,
     /// The controller of LMCache, if there is one. Whoever started it stops it.
     pub lmcache: Option<Arc<Controller>>,
+    /// Where token ids that engines told are shared, if anywhere.
+    pub tokens: Option<SharedTokens>,
     /// The clock.
     pub clock: Clock,
     /// The inbound key.
@@ -282,6 +284,7 @@ impl Gateway {
             log,
             cache,
             lmcache,
+            tokens,
             clock,
             keys,
             limits,
@@ -306,7 +309,7 @@ impl Gateway {
             Arc::clone(&fleet),
             pools.clone(),
             rules.connect_timeout,
-            rules.token_cache,
+            ToldTokens { here: rules.token_cache, shared: tokens },
         ));
         let clusters = rules.clusters.clone().map(|settings| {
             let help = "Requests by what came of looking for their semantic cluster";

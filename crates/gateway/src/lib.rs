@@ -32,6 +32,7 @@ mod models;
 mod on_hold;
 mod prefix_telemetry;
 mod probes;
+mod redis_pool;
 mod request;
 mod reservations;
 mod response_homes;
@@ -51,8 +52,10 @@ pub use model_lists::ModelListSettings;
 pub use model_names::{ModelNameRule, ModelNames};
 pub use model_routing::{ModelRouting, ModelRules};
 pub use probes::{Probes, ProbesError};
+pub use redis_pool::RedisPool;
 pub use request::{
-    Cluster, ClusterSettings, Connector, Disaggregation, HookSettings, ReplyHeaders, Rewriting, TokenCache,
+    Cluster, ClusterSettings, Connector, Disaggregation, HookSettings, ReplyHeaders, Rewriting, SharedTokens,
+    SharedTokensError, TokenCache,
 };
 pub use retry::RetryRules;
 pub use routes::{Body, Endpoint, ROUTES, Route, Scope};

@@ -64,6 +64,8 @@ pub(crate) enum StartError {
     Cache(#[from] response_cache::StartError),
     /// There is no certificate to show.
     Identity(#[from] net::IdentityError),
+    /// Token ids cannot be shared where they are to be.
+    Tokens(#[from] gateway::SharedTokensError),
     /// Probes cannot be answered.
     Probes(#[from] gateway::ProbesError),
     /// A running process keeps its listening sockets.
@@ -163,6 +165,7 @@ async fn start_on(
         },
         &mut registry,
     )?);
+    let tokens = redis::tokens(settings.routing.lmcache.as_ref(), redis.as_ref(), clock)?;
     let cache = redis::replies(&settings.response_cache, redis, clock, &mut registry)?;
     let lmcache = lmcache::controller(&settings.routing, &mut registry);
     let log = settings.decisions.log.map(|log| DecisionLog::new(from_settings::decision_log(log), &mut registry));
@@ -177,6 +180,7 @@ async fn start_on(
             log: log.clone(),
             cache: Arc::clone(&cache),
             lmcache: lmcache.clone(),
+            tokens,
             clock,
             keys: extras.keys,
             limits,

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use super::problem_at;
+use super::{problem_at, redis::redis};
 use crate::{
     Lmcache, LmcacheMode, PromptCache, Worker,
     check::map_path,
@@ -13,6 +13,7 @@ use crate::{
 
 const PATH: &str = "routing.lmcache";
 const POLICY: &str = "lmcache_aware";
+const CACHE_BACKEND: &str = "routing.lmcache.prompt_cache.backend";
 
 /// `None` where no controller is named; what else is set is checked all the same.
 pub(super) fn lmcache(root: &Checked, workers: &[Worker], problems: &mut Vec<Draft>) -> Option<Lmcache> {
@@ -29,6 +30,7 @@ pub(super) fn lmcache(root: &Checked, workers: &[Worker], problems: &mut Vec<Dra
         return None;
     };
     let (key, cache) = (section.key("controller_api_key"), section.key("prompt_cache"));
+    let shared = cache.key("backend").word() == Some("redis");
     let entry = |(instance, named): &(String, Checked)| {
         let named = named.text()?;
         let known = workers.iter().find(|worker| is(worker, named));
@@ -53,6 +55,7 @@ pub(super) fn lmcache(root: &Checked, workers: &[Worker], problems: &mut Vec<Dra
         prompt_cache: PromptCache {
             ttl: cache.key("ttl").duration(),
             capacity: NonZeroUsize::try_from(cache.key("capacity").count()).unwrap_or(NonZeroUsize::MAX),
+            redis: shared.then(|| redis(root, CACHE_BACKEND, cache.key("backend"), problems)).flatten(),
         },
     })
 }

@@ -3,7 +3,7 @@
 use super::{
     Choice, Key, Kind, key,
     kinds::{PAUSE, RATIO, SECONDS, section},
-    word, word_later,
+    word,
 };
 
 pub(super) const LMCACHE: &[Key] = &[
@@ -48,11 +48,12 @@ pub(super) const LMCACHE: &[Key] = &[
         &[
             key(
                 "backend",
-                Kind::Word(&[word("memory"), word_later("redis")]),
+                Kind::Word(&[word("memory"), word("redis")]),
                 "memory",
-                "Where token ids are kept that engines told.",
+                "Where token ids are kept that engines told. `redis` = in memory, and in the server at `response_cache.redis.url` \
+                 for other routers.",
             ),
-            key("ttl", SECONDS, "3600s", "How long they count."),
+            key("ttl", SECONDS, "3600s", "How long they count, wherever they are."),
             key("capacity", Kind::Int { min: 2, max: 10_000_000 }, "10000", "Most prompts in memory."),
         ],
         "Token ids of prompts whose model has no tokenizer here, so that engines are asked for them once. Counts where \

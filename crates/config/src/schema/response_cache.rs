@@ -62,7 +62,7 @@ const REDIS: &[Key] = &[
         "pool_size",
         Kind::Int { min: 1, max: 1_024 },
         "8",
-        "Most connections; half of them serve replies, half `kv_cache_index`.",
+        "Most connections; half of them serve replies, half `kv_cache_index`; `routing.lmcache.prompt_cache` takes three at most of what is free.",
     ),
     key("connect_timeout_ms", MILLISECONDS, "3000", "Time for one connection, greeting included."),
     key(
@@ -75,7 +75,7 @@ const REDIS: &[Key] = &[
         "key_prefix",
         Kind::KeyPrefix { max: 256 },
         "cr:resp:",
-        "What keys of replies begin with; those of `kv_cache_index` always with `cr:kvidx:`.",
+        "What keys of replies begin with; those of `kv_cache_index` always with `cr:kvidx:`, those of `routing.lmcache.prompt_cache` with `cr:tok:`.",
     ),
     key("fallback_to_memory", Kind::Bool, "true", "Keep replies in memory while the server is away."),
     key("fallback_capacity", ENTRIES, "1000", "Most replies kept there."),

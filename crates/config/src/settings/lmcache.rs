@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, num::NonZeroUsize, time::Duration};
 
-use crate::Secret;
+use crate::{Redis, Secret};
 
 /// `routing.lmcache`, where a controller is named.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,10 +39,12 @@ pub enum LmcacheMode {
 }
 
 /// `routing.lmcache.prompt_cache`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromptCache {
     /// How long token ids count.
     pub ttl: Duration,
     /// Most prompts in memory.
     pub capacity: NonZeroUsize,
+    /// Where routers share them; `None` = nowhere.
+    pub redis: Option<Redis>,
 }

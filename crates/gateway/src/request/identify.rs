@@ -1,12 +1,13 @@
 //! Stage 3: what the prompt is, in tokens if they can be had, else as text.
 //!
-//! Tokens come from the model's own tokenizer, or where there is none from an engine. Nothing here can fail a request:
+//! Tokens come from the model's own tokenizer, or where there is none from an engine, by way of what it told another router. Nothing here can fail a request:
 //! whatever goes wrong, the prompt is known by its text prefix, and the receipt says so.
 
 mod engine;
 mod known;
 mod own;
 mod question;
+mod shared;
 mod standing;
 
 use std::{num::NonZero, sync::Arc, time::Duration};
@@ -19,11 +20,15 @@ use net::Clock;
 use prompt::estimate_tokens;
 use routing::receipt::PromptSource;
 
-pub use self::known::TokenCache;
+pub(crate) use self::engine::ToldTokens;
 pub(super) use self::own::{Seats, cost_of, cost_of_objects, text_of};
 use self::{
     engine::EngineTokens,
     own::{Tokenised, tokenise},
+};
+pub use self::{
+    known::TokenCache,
+    shared::{SharedTokens, SharedTokensError},
 };
 use crate::upstream::Pools;
 
@@ -69,7 +74,7 @@ impl Identify {
         fleet: Arc<Fleet>,
         pools: Pools,
         connect_timeout: Duration,
-        kept: TokenCache,
+        told: ToldTokens,
     ) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         Self {
@@ -78,7 +83,7 @@ impl Identify {
             clock,
             seats: Seats::new(cores),
             side_seats: Seats::new(cores.div_ceil(2)),
-            engine: EngineTokens::new(fleet, pools, clock, budget, connect_timeout, kept),
+            engine: EngineTokens::new(fleet, pools, clock, budget, connect_timeout, told),
         }
     }
 

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use config::Settings;
+use config::{Lmcache, Settings};
 use fleet::RedisPool;
+use gateway::{SharedTokens, SharedTokensError};
 use net::Clock;
 use prometheus_client::registry::Registry;
 use response_cache::{ResponseCache, StartError};
@@ -21,7 +22,9 @@ pub(super) fn pool(
     registry: &mut Registry,
 ) -> Result<Option<Arc<RedisPool>>, PoolError> {
     let of_replies = settings.response_cache.redis.server.as_ref();
-    let Some(server) = settings.kv_cache_index.redis.as_ref().or(of_replies) else { return Ok(None) };
+    let of_tokens = settings.routing.lmcache.as_ref().and_then(|lmcache| lmcache.prompt_cache.redis.as_ref());
+    let server = settings.kv_cache_index.redis.as_ref().or(of_replies).or(of_tokens);
+    let Some(server) = server else { return Ok(None) };
     let pool = RedisPool::start(server, clock).map_err(PoolError)?;
     pool.register(registry);
     Ok(Some(Arc::new(pool)))
@@ -54,4 +57,34 @@ pub(super) fn replies(
     registry: &mut Registry,
 ) -> Result<Arc<ResponseCache>, StartError> {
     ResponseCache::start(settings, None, clock, registry)
+}
+
+/// Token ids that engines told, on the same connections.
+#[cfg(feature = "redis-cache")]
+pub(super) fn tokens(
+    settings: Option<&Lmcache>,
+    pool: Option<&Arc<RedisPool>>,
+    clock: Clock,
+) -> Result<Option<SharedTokens>, SharedTokensError> {
+    if !are_shared(settings) {
+        return Ok(None);
+    }
+    SharedTokens::start(pool.cloned(), clock).map(Some)
+}
+
+/// The same without any.
+#[cfg(not(feature = "redis-cache"))]
+pub(super) fn tokens(
+    settings: Option<&Lmcache>,
+    _: Option<&Arc<RedisPool>>,
+    clock: Clock,
+) -> Result<Option<SharedTokens>, SharedTokensError> {
+    if !are_shared(settings) {
+        return Ok(None);
+    }
+    SharedTokens::start(None, clock).map(Some)
+}
+
+fn are_shared(settings: Option<&Lmcache>) -> bool {
+    settings.is_some_and(|lmcache| lmcache.prompt_cache.redis.is_some())
 }

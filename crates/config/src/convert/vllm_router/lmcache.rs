@@ -9,12 +9,16 @@ use crate::{
     },
     scalar::MAX_DURATION,
     schema::{Built, Choice, FALLBACKS, Kind},
+    tree::{Node, Origin},
 };
 
 /// Where that router asks unless told otherwise.
 const USUAL_URL: &str = "http://localhost:9000";
 const URL: &str = "routing.lmcache.controller_url";
 const API_KEY: &str = "routing.lmcache.controller_api_key";
+/// The usual address of Redis, where the file names none.
+const USUAL_SERVER: &str = "redis://localhost:6379";
+const SERVER: &str = "response_cache.redis.url";
 
 const SECONDS: Kind = Kind::Int { min: 1, max: MAX_DURATION.as_secs() };
 
@@ -42,6 +46,14 @@ const CONTROLLER: &[Key] = &[
 const CACHE: &[Key] = &[
     Key { unit: "s", ..key("ttl_secs", "routing.lmcache.prompt_cache.ttl", SECONDS) },
     key("max_entries", "routing.lmcache.prompt_cache.capacity", Kind::Int { min: 2, max: 10_000_000 }),
+];
+
+const MILLISECONDS: Kind = Kind::Int { min: 1, max: 3_600_000 };
+
+const REDIS: &[Key] = &[
+    key("pool_size", "response_cache.redis.pool_size", Kind::Int { min: 1, max: 1_024 }),
+    key("connection_timeout_ms", "response_cache.redis.connect_timeout_ms", MILLISECONDS),
+    key("command_timeout_ms", "response_cache.redis.command_timeout_ms", MILLISECONDS),
 ];
 
 impl Work {
@@ -106,11 +118,39 @@ impl Work {
             if let Some(backend) = cache.take("backend")
                 && self.given.value(&backend, &BACKEND) == Some(Value::Word("redis"))
             {
-                // In memory the same is asked for again by each router, which costs time and nothing else.
-                self.given.unused(backend);
+                let place = (backend.path.clone(), backend.value.origin.clone());
+                self.set("routing.lmcache.prompt_cache.backend", "redis".to_owned(), &place);
+                self.server(&mut cache, &place);
             }
             self.keys(CACHE, &mut cache);
             self.given.leave(cache);
         }
+    }
+
+    /// Where the prompts of `cache` are shared, because `chosen` says so.
+    fn server(&mut self, cache: &mut Fields<'_>, chosen: &(String, Origin)) {
+        let redis = cache.take("redis").and_then(|redis| self.given.fields(&redis));
+        let Some(mut redis) = redis else { return self.usual_server(chosen) };
+        match redis.take("url") {
+            None => self.usual_server(chosen),
+            Some(url) => {
+                let place = (url.path.clone(), url.value.origin.clone());
+                let checked = self.given.value(&url, &Kind::RedisUrl);
+                // As it stands there: the checked one does not show its password.
+                if let (Some(Value::RedisUrl(checked)), Node::Text(text)) = (checked, &url.value.node) {
+                    self.set(SERVER, quoted(text), &place);
+                    if checked.password().is_some() {
+                        self.ours.note(SERVER, "better as ${NAME} of an environment variable".to_owned());
+                    }
+                }
+            }
+        }
+        self.keys(REDIS, &mut redis);
+        self.given.leave(redis);
+    }
+
+    fn usual_server(&mut self, chosen: &(String, Origin)) {
+        self.set(SERVER, quoted(USUAL_SERVER), chosen);
+        self.ours.note(SERVER, "the file names no server".to_owned());
     }
 }

@@ -3,7 +3,7 @@
 //! A request waits for this, so everything about it is bounded: how long one question may take, how large it may be, how
 //! many workers are asked (one), how many questions a worker has at once, how many answers are remembered and for how
 //! long. Equal questions at one moment are one question. A worker that keeps failing is left alone for a while, and
-//! prompts go by their text meanwhile.
+//! prompts go by their text meanwhile. Where routers share what they were told, a worker is asked for what none of them knows.
 
 use std::{
     collections::HashMap,
@@ -26,6 +26,7 @@ use super::{
     known::{self, Digest, Known, Teller, TokenCache},
     own::{self, Seats},
     question::Question,
+    shared::{SharedTokens, Whose},
     standing::{Failed, Failure, Standings},
 };
 use crate::{
@@ -43,8 +44,17 @@ const ANSWER_SLACK: usize = 4 << 10;
 /// What reading a byte of an answer costs here.
 const COST_PER_BYTE: Duration = Duration::from_nanos(6);
 
-/// Token ids, and whether they were told earlier.
+/// What engines told.
 #[derive(Debug)]
+pub(crate) struct ToldTokens {
+    /// How it is remembered here.
+    pub(crate) here: TokenCache,
+    /// Where other routers find it.
+    pub(crate) shared: Option<SharedTokens>,
+}
+
+/// Token ids, and whether they were told earlier.
+#[derive(Clone, Debug)]
 pub(super) struct Told {
     pub(super) tokens: Arc<[u32]>,
     pub(super) known: bool,
@@ -58,12 +68,15 @@ pub(super) struct EngineTokens {
     clock: Clock,
     longest: Duration,
     connect_timeout: Duration,
+    /// How long an answer counts.
+    ttl: Duration,
+    shared: Option<SharedTokens>,
     /// Workers take turns.
     turn: AtomicUsize,
     book: Mutex<Book>,
 }
 
-type Asking = Arc<OnceCell<Option<Arc<[u32]>>>>;
+type Asking = Arc<OnceCell<Option<Told>>>;
 
 #[derive(Debug, Default)]
 struct Book {
@@ -81,11 +94,13 @@ impl EngineTokens {
         clock: Clock,
         budget: Duration,
         connect_timeout: Duration,
-        kept: TokenCache,
+        told: ToldTokens,
     ) -> Self {
         let longest = budget.saturating_mul(BUDGETS);
-        let book = Mutex::new(Book { known: Known::new(kept), ..Book::default() });
-        Self { fleet, pools, clock, longest, connect_timeout, turn: AtomicUsize::new(0), book }
+        let ToldTokens { here, shared } = told;
+        let book = Mutex::new(Book { known: Known::new(here), ..Book::default() });
+        let turn = AtomicUsize::new(0);
+        Self { fleet, pools, clock, longest, connect_timeout, ttl: here.ttl, shared, turn, book }
     }
 
     /// The engine's ids of the prompt, or nothing where they cannot be had in time.
@@ -104,8 +119,7 @@ impl EngineTokens {
         let waiting = Waiting { book: &self.book, digest, asking: Some(asking) };
         // Whoever asked first may hang up: the next one who waits asks then.
         let asking = waiting.asking.as_ref()?;
-        let tokens = asking.get_or_init(|| self.ask(&asked.view.model, question, asked.seats)).await.clone()?;
-        Some(Told { tokens, known: false })
+        asking.get_or_init(|| self.ask(&asked.view.model, question, asked.seats)).await.clone()
     }
 
     /// Whether new answers are kept.
@@ -118,7 +132,10 @@ impl EngineTokens {
         self.book.lock().known.shrink();
     }
 
-    async fn ask(&self, model: &str, question: Question, seats: &Seats) -> Option<Arc<[u32]>> {
+    async fn ask(&self, model: &str, question: Question, seats: &Seats) -> Option<Told> {
+        if let Some(tokens) = self.told_elsewhere(model, &question.digest).await {
+            return Some(Told { tokens, known: true });
+        }
         let turn = self.next_worker(model)?;
         let worker = &turn.worker;
         let Question { body, digest } = question;
@@ -128,11 +145,15 @@ impl EngineTokens {
         let now = self.clock.now();
         let why = match answer.unwrap_or(Err(Failed::Late)) {
             Ok(tokens) => {
-                let ids: Arc<[u32]> = tokens.into();
+                let tokens: Arc<[u32]> = tokens.into();
                 book.standings.answered(worker.id);
-                let answer = known::Answer { ids: Arc::clone(&ids), teller: Teller::of(worker), told_at: now };
-                book.known.keep(digest, answer);
-                return Some(ids);
+                let (ids, teller) = (Arc::clone(&tokens), Teller::of(worker));
+                book.known.keep(digest, known::Answer { ids, teller, told_at: now, left: Duration::MAX });
+                drop(book);
+                if let Some(shared) = &self.shared {
+                    shared.keep(&digest, Whose::of(worker, model), &tokens, self.ttl);
+                }
+                return Some(Told { tokens, known: false });
             }
             Err(why) => why,
         };
@@ -140,6 +161,19 @@ impl EngineTokens {
         drop(book);
         tracing::debug!(worker = %worker.name, ?why, ?rest, "no tokens from the engine");
         None
+    }
+
+    /// What another router was told, by an engine such as those here are.
+    async fn told_elsewhere(&self, model: &str, question: &Digest) -> Option<Arc<[u32]>> {
+        let shared = self.shared.as_ref()?;
+        let snapshot = self.fleet.snapshot();
+        // One stands for all: where their versions differ for a while, some answers are not found.
+        let worker = &snapshot.model(model).filter(|model| !model.panic)?.candidates.first()?.worker;
+        let found = shared.find(question, Whose::of(worker, model)).await?;
+        let (ids, teller) = (Arc::clone(&found.ids), Teller::of(worker));
+        let answer = known::Answer { ids, teller, told_at: self.clock.now(), left: found.left };
+        self.book.lock().known.keep(*question, answer);
+        Some(found.ids)
     }
 
     /// The worker whose turn it is, of those that serve the model and may be asked now.

@@ -22,7 +22,7 @@ const ANSWER_BYTES: usize = 160;
 /// How many answers are kept, and how long. Bytes bound them too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenCache {
-    /// After this an answer is asked for again, however often it is met.
+    /// After this an answer is asked for again, however often it is met, and wherever it lies.
     pub ttl: Duration,
     /// Most answers, at least 2.
     pub capacity: usize,
@@ -54,12 +54,14 @@ impl Teller {
     }
 }
 
-/// What was told, by whom and when.
+/// What was told, by whom, when, and for how long it holds at most.
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
     pub(super) ids: Arc<[u32]>,
     pub(super) teller: Teller,
     pub(super) told_at: Moment,
+    /// What was left of it then; the bounds may end it earlier.
+    pub(super) left: Duration,
 }
 
 impl Answer {
@@ -93,7 +95,7 @@ impl Known {
         still: impl FnOnce(&Teller) -> bool,
     ) -> Option<Arc<[u32]>> {
         let ttl = self.bounds.ttl;
-        let holds = |answer: &Answer| now.since(answer.told_at) < ttl && still(&answer.teller);
+        let holds = |answer: &Answer| now.since(answer.told_at) < ttl.min(answer.left) && still(&answer.teller);
         if let Some(answer) = self.young.get(question) {
             if holds(answer) {
                 return Some(Arc::clone(&answer.ids));
@@ -156,7 +158,7 @@ mod tests {
     }
 
     fn told(ids: Vec<u32>) -> Answer {
-        Answer { ids: ids.into(), teller: TELLER, told_at: Moment::default() }
+        Answer { ids: ids.into(), teller: TELLER, told_at: Moment::default(), left: Duration::MAX }
     }
 
     fn get(known: &mut Known, number: u32) -> Option<Arc<[u32]>> {
@@ -190,6 +192,16 @@ mod tests {
         let at = |known: &mut Known, age| known.get(&digest(99), Moment::default() + age, |_| true).is_some();
         assert!(at(&mut known, Duration::from_secs(3599)));
         assert!(!at(&mut known, Duration::from_secs(3600)));
+    }
+
+    #[test]
+    #[contract("V30")]
+    fn what_another_router_was_told_earlier_holds_for_the_rest_of_its_time() {
+        let mut known = Known::new(TokenCache { ttl: Duration::from_secs(3600), capacity: 10 });
+        known.keep(digest(1), Answer { left: Duration::from_secs(60), ..told(vec![7]) });
+        let at = |known: &mut Known, age| known.get(&digest(1), Moment::default() + age, |_| true).is_some();
+        assert!(at(&mut known, Duration::from_secs(59)));
+        assert!(!at(&mut known, Duration::from_secs(60)));
     }
 
     #[test]
