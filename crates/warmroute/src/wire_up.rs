@@ -12,7 +12,7 @@ use std::{sync::Arc, time::Duration};
 
 use ::lmcache::Controller;
 use admin::{Access, AdminParts, Control, Doctor, Drain, DryRun, Takeover, Token};
-use config::{Listen, Problem, Settings};
+use config::{Listen, Problem, Server, Settings};
 use doctor::{Options, Probe, Surroundings, USUAL_TIMEOUT};
 use fleet::{Fleet, FleetParts, HubCache, OnVerdict, Roster};
 use gateway::{DecisionLog, Drained, Gateway, GatewayParts, InForce, Keys, Probes};
@@ -96,7 +96,6 @@ pub(crate) struct Running {
     log_task: Option<JoinHandle<()>>,
     lmcache: Option<Arc<Controller>>,
     cache: Arc<ResponseCache>,
-    cache: Arc<ResponseCache>,
 }
 
 /// Binds every listener, or takes them from the process that runs, then starts everything behind them. A worker that is
@@ -135,8 +134,7 @@ async fn start_on(
     taken: bool,
 ) -> Result<(Running, Arc<InForce>), StartError> {
     let Bound { data, admin, .. } = bound;
-    let clock = Clock::system();
-    let mut registry = Registry::default();
+    let (clock, mut registry) = (Clock::system(), Registry::default());
     let scheme = scheme(&settings);
     let index = Arc::new(KvIndex::new(from_settings::index(&settings, scheme)));
     let router = Arc::new(Router::new(routing(&settings), Arc::clone(&index)));
@@ -147,8 +145,7 @@ async fn start_on(
     let (limits, rules) = (limits(&settings), rules(&settings, scheme));
     let access = Access { token: extras.token, loopback: settings.admin.listen.is_local() };
     let (serve_metrics, asks_key) = (settings.metrics.enabled, extras.keys.required());
-    let usual = Usual { grace: settings.server.drain_grace, timeout: settings.server.drain_timeout };
-    let draining = Draining::new(usual, clock);
+    let draining = Draining::new(usual(&settings.server), clock);
     let redis = redis::pool(&settings, clock, &mut registry)?;
     let fleet = Arc::new(Fleet::start(
         FleetParts {
@@ -255,6 +252,11 @@ async fn start_on(
         admin_task: tokio::spawn(admin::serve(parts, access, admin, admin_stopped)),
     };
     Ok((running, gateway))
+}
+
+/// How a drain goes that nobody asked for otherwise.
+fn usual(server: &Server) -> Usual {
+    Usual { grace: server.drain_grace, timeout: server.drain_timeout }
 }
 
 /// Whoever is accepted from now on is to find workers that are known: the other process serves meanwhile.
