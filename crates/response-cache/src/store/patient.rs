@@ -126,14 +126,19 @@ impl Inner {
         let permits = Arc::clone(&self.permits);
         // As many again as are at work may wait for as long as a look may take: together they are what the store's share
         // of connections serves at once.
-        let until = match self.waiting.load(Ordering::Relaxed) <= 2 * self.with.lookups {
+        let turn = match self.waiting.load(Ordering::Relaxed) <= 2 * self.with.lookups {
             true => until,
             false => until.min(Instant::now() + TURN),
         };
-        match timeout_at(until, permits.acquire_owned()).await {
+        match timeout_at(turn, permits.acquire_owned()).await {
             // The semaphore is never closed.
             Ok(permit) => permit.map_err(|_| self.not_asked("it is being stopped")),
-            Err(_) => Err(self.not_asked("every connection is in use")),
+            Err(_) => {
+                if turn == until {
+                    self.with.tally.lookups_abandoned.one();
+                }
+                Err(self.not_asked("every connection is in use"))
+            }
         }
     }
 

@@ -183,8 +183,10 @@ async fn a_slow_server_costs_a_lookup_budget_now_and_then_and_its_late_answers_a
     // The answer that nobody waited for has come meanwhile.
     cache.until_found(key(1), b"answer").await;
     // What is written now is found too, though nobody waits for the server.
-    cache.kept(key(2), b"meanwhile").await;
-    until("it to be in redis too", async || server.ask(&["EXISTS", &name(2)]) == ["1"]).await;
+    cache.keep(key(2), b"meanwhile");
+    until("it to be in memory", async || cache.stats().await.entries == 2).await;
+    assert_eq!(cache.get(&key(2)).await, Lookup::Found(entry(b"meanwhile")));
+    assert_eq!(server.ask(&["EXISTS", &name(2)]), ["1"], "and in redis too");
 
     proxy.delay(Duration::ZERO);
     until("the server to be waited for again", async || {

@@ -71,6 +71,21 @@ async fn what_the_second_tier_has_is_copied_to_the_first_if_that_is_wanted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[contract("CH24", "CH25")]
+async fn a_copy_does_not_outlive_its_original() {
+    let server = S3Server::start();
+    let l2 = format!("{}, ttl_override: 4s", server.l2());
+    let keys = format!("lookup_budget: 20s, backend: tiered, l2: {{{l2}}}, tiered: {{l1_promotion_ttl: 1h}}");
+    let writer = start(&keys);
+    writer.kept(key(1), b"answer").await;
+    until("it to be written", async || server.names().len() == 1).await;
+    let reader = start(&keys);
+    reader.until_found(key(1), b"answer").await;
+    assert_eq!(reader.stats().await.entries, 1);
+    reader.until_gone(key(1)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 #[contract("CH24", "CH23")]
 async fn a_first_tier_in_redis_gets_its_copies_in_their_turn() {
     if redis_is_missing() {
