@@ -38,6 +38,7 @@ pub(crate) const FIXED: &[&str] = &[
     "response_cache.redis",
     "response_cache.l1.type",
     "response_cache.l2",
+    "response_cache.semantic.embedding_model",
     "parity",
     "replicas",
     "metrics",
@@ -170,6 +171,7 @@ impl Settings {
         new.response_cache.redis = old.response_cache.redis;
         new.response_cache.l1.kind = old.response_cache.l1.kind;
         new.response_cache.l2 = old.response_cache.l2;
+        new.response_cache.semantic.embedding_model = old.response_cache.semantic.embedding_model;
         new.parity = old.parity;
         new.replicas = old.replicas;
         new.metrics = old.metrics;

@@ -105,13 +105,13 @@ fn where_replies_are_kept_waits_for_the_next_start_and_everything_else_is_live()
     let old = settings("response_cache: {enabled: true, mac_key: one}\n");
     let new = settings(&format!(
         "response_cache: {{enabled: false, backend: tiered, ttl: 1m, capacity: 3, mac_key: two, l1: {{type: redis, max_value_size: 9}}, \
-         l2: {{{STORE}, access_key: a, secret_key: b}}, redis: {{url: \"redis://r\"}}, semantic: {{threshold: 0.5}}}}\n"
+         l2: {{{STORE}, access_key: a, secret_key: b}}, redis: {{url: \"redis://r\"}}, semantic: {{threshold: 0.5, embedding_model: m}}}}\n"
     ));
     let changes = Changes::between(&old, &new);
     for live in ["enabled", "ttl", "capacity", "mac_key", "l1.max_value_size", "semantic.threshold"] {
         assert!(changes.live.contains(&format!("response_cache.{live}")), "{live}: {changes:?}");
     }
-    for fixed in ["backend", "l1.type", "l2.bucket", "l2.secret_key", "redis.url"] {
+    for fixed in ["backend", "l1.type", "l2.bucket", "l2.secret_key", "redis.url", "semantic.embedding_model"] {
         assert!(changes.restart_needed.contains(&format!("response_cache.{fixed}")), "{fixed}: {changes:?}");
     }
     let taken = new.taken_over(&old);
@@ -120,4 +120,15 @@ fn where_replies_are_kept_waits_for_the_next_start_and_everything_else_is_live()
     assert_eq!(taken.response_cache.l2.bucket, None);
     assert_eq!((taken.response_cache.enabled, taken.response_cache.capacity.get()), (false, 3));
     assert_eq!(taken.response_cache.mac_key.as_ref().map(Secret::expose), Some("two"));
+}
+
+#[test]
+#[contract("V44")]
+fn questions_that_mean_the_same_need_a_model_that_says_so() {
+    let problem = problem("response_cache: {enabled: true, semantic: {enabled: true}}\n");
+    assert_eq!(problem.path, "response_cache.semantic.embedding_model");
+    let found =
+        settings("response_cache: {enabled: true, semantic: {enabled: true, embedding_model: m}}\n").response_cache;
+    assert_eq!((found.semantic.threshold, found.semantic.max_entries.get()), (0.95, 256));
+    assert_eq!((found.semantic.ttl.as_secs(), found.semantic.timeout.as_millis()), (300, 500));
 }

@@ -18,6 +18,9 @@ pub(super) fn response_cache(root: &Checked, problems: &mut Vec<Draft>) -> Respo
         object_store_is_named(section, problems);
     }
     key_has_its_other_half(section.key("l2"), problems);
+    if enabled {
+        a_model_says_what_means_the_same(section.key("semantic"), problems);
+    }
     ResponseCache {
         enabled,
         backend,
@@ -128,6 +131,15 @@ fn object_store_is_named(cache: &Checked, problems: &mut Vec<Draft>) {
             let draft = Draft::new(format!("response_cache.l2.{key}"), message).expected(expected);
             problems.push(problem_at(draft, section, cache.key("backend")));
         }
+    }
+}
+
+fn a_model_says_what_means_the_same(section: &Checked, problems: &mut Vec<Draft>) {
+    let (on, model) = (section.key("enabled"), section.key("embedding_model"));
+    if on.bool() && model.text().is_none_or(str::is_empty) && !model.failed {
+        let message = "missing, and `response_cache.semantic.enabled` is true";
+        let draft = Draft::new("response_cache.semantic.embedding_model", message);
+        problems.push(problem_at(draft.expected("a model that a worker serves at /v1/embeddings"), section, on));
     }
 }
 

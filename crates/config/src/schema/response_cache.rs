@@ -44,12 +44,17 @@ pub(super) const RESPONSE_CACHE: &[Key] = &[
     section(
         "semantic",
         &[
-            key("enabled", Kind::Bool, "false", "Answer from replies to prompts that mean the same.").idle(),
-            key("threshold", RATIO, "0.95", "How alike they must be.").idle(),
-            key("embedding_model", Kind::Text, "~", "The model that says so.").idle(),
-            key("max_entries", ENTRIES, "256", "Most replies kept for it.").idle(),
-            key("ttl", SECONDS, "300s", "How long they are kept.").idle(),
-            key("timeout", SECONDS, "500ms", "Time for one answer of that model.").idle(),
+            key("enabled", Kind::Bool, "false", "Answer also from replies to questions that mean the same."),
+            key("threshold", RATIO, "0.95", "Least cosine between the two questions."),
+            key(
+                "embedding_model",
+                Kind::Text,
+                "~",
+                "The model whose vectors are compared, served at `/v1/embeddings` by one of `workers`. Required where enabled.",
+            ),
+            key("max_entries", ENTRIES, "256", "Most replies kept for it."),
+            key("ttl", SECONDS, "300s", "How long they are kept."),
+            key("timeout", SECONDS, "500ms", "Longest that a request waits for its vector."),
         ],
         "Replies to prompts that mean the same.",
     ),

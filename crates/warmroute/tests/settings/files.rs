@@ -4,8 +4,7 @@ use contract_id::contract;
 
 use crate::harness::Program;
 
-const CACHED: &str =
-    "workers: [\"http://127.0.0.1:1\"]\nresponse_cache:\n  semantic:\n    enabled: true\n    ttl: 10m\n";
+const IDLE: &str = "workers: [\"http://127.0.0.1:1\"]\nmodel_aggregation:\n  max_cache_entries: 7\n";
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a directory")
@@ -35,21 +34,23 @@ fn the_starter_file_is_printed_or_written_and_passes_the_check() {
 fn what_has_no_effect_yet_is_told_once_and_stops_nothing() {
     let folder = folder();
     let path = folder.path().join("w.yaml").display().to_string();
-    std::fs::write(&path, CACHED).expect("it can be written");
+    std::fs::write(&path, IDLE).expect("it can be written");
     let check = Program::finish(&["config", "check", &path]);
     assert_eq!((check.code, check.stdout.as_str()), (Some(0), "ok\n"), "{}", check.stderr);
     let lines: Vec<_> = check.stderr.lines().collect();
-    assert_eq!(lines.len(), 2, "{}", check.stderr);
-    assert!(lines[0].contains("line 4, column 14: response_cache.semantic.enabled: known, not active in this version"));
+    assert_eq!(lines.len(), 1, "{}", check.stderr);
+    assert!(
+        lines[0].contains("line 3, column 22: model_aggregation.max_cache_entries: known, not active in this version")
+    );
     let json = Program::finish(&["config", "check", "--json", &path]);
     let told: serde_json::Value = serde_json::from_str(&json.stdout).expect("one object");
     assert_eq!((json.code, &told["ok"], &told["problems"]), (Some(0), &true.into(), &serde_json::json!([])));
     assert_eq!(
         (&told["warnings"][0]["path"], &told["warnings"][0]["line"]),
-        (&"response_cache.semantic.enabled".into(), &4.into())
+        (&"model_aggregation.max_cache_entries".into(), &3.into())
     );
-    let router = Program::serve_with(CACHED, &[], &[]);
-    let told = "known, not active in this version: response_cache.semantic.enabled (line 4), response_cache.semantic.ttl (line 5)";
+    let router = Program::serve_with(IDLE, &[], &[]);
+    let told = "known, not active in this version: model_aggregation.max_cache_entries (line 3)";
     crate::harness::eventually("the line on stderr", || router.stderr().contains(told).then_some(()));
     assert_eq!(router.stderr().matches("known, not active").count(), 1, "{}", router.stderr());
 }
