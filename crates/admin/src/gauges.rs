@@ -28,6 +28,7 @@ pub(crate) struct Gauges {
     parity: Arc<Mutex<Book>>,
     cache: Arc<ResponseCache>,
     control: Arc<dyn Control>,
+    features: &'static str,
 }
 
 impl Gauges {
@@ -39,6 +40,7 @@ impl Gauges {
             parity: Arc::clone(&parts.parity),
             cache: Arc::clone(&parts.cache),
             control: Arc::clone(&parts.control),
+            features: parts.features,
         }
     }
 }
@@ -68,7 +70,7 @@ impl Collector for Gauges {
             "Parts that do not work as configured (1: degraded)",
             self.degraded(&snapshot).into_iter().map(|(part, is)| ([("part", part)], i64::from(is))),
         )?;
-        let build = [("version", env!("CARGO_PKG_VERSION")), ("features", "none")];
+        let build = [("version", env!("CARGO_PKG_VERSION")), ("features", self.features)];
         out.gauges("warmroute_build_info", "The program", [(build, 1)])
     }
 }

@@ -84,6 +84,8 @@ pub struct AdminParts {
     pub control: Arc<dyn Control>,
     /// The metric families of all parts.
     pub registry: Arc<RwLock<Registry>>,
+    /// What this program was built with, for its own description.
+    pub features: &'static str,
     /// Whether `/metrics` shows them.
     pub serve_metrics: bool,
     /// The end of the clients' listener.

@@ -64,6 +64,11 @@ impl<'a> Repeated<'a> {
         Some(Self { members, bytes: body.len() })
     }
 
+    /// The model that it names.
+    pub fn model(&self) -> Option<Cow<'a, str>> {
+        self.members.iter().find(|(name, _)| name == "model").and_then(|(_, value)| value.string())
+    }
+
     /// The key of the request. `tenant`: whose it is, as nobody gets another's reply; `route`: the path, which says the
     /// dialect too; `headers`: those that change the reply, in an order that is always the same.
     pub fn key(&self, tenant: &str, route: &str, headers: &[(&str, &[u8])]) -> RequestKey {

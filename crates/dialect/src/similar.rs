@@ -15,6 +15,9 @@ use crate::{
 /// Longest question, characters: of a longer one a part would have to stand for the whole.
 const MOST_CHARS: usize = 8_000;
 
+/// Fields with which a reply has parts of its prompt.
+const REPEATS: [&str; 4] = ["echo", "prompt_logprobs", "return_token_ids", "return_tokens_as_token_ids"];
+
 /// A request in two parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastQuestion {
@@ -45,6 +48,11 @@ pub fn last_question(
     headers: &[(&str, &[u8])],
 ) -> Option<LastQuestion> {
     let whole = json::object(body)?;
+    // A reply that repeats the prompt answers no other one.
+    if REPEATS.iter().any(|field| whole.member(field).is_some_and(|value| !matches!(value.as_str(), "false" | "null")))
+    {
+        return None;
+    }
     let (text, field, without) = match dialect {
         Dialect::Chat | Dialect::Messages => {
             let (text, others) = of_messages(whole.member("messages")?)?;
@@ -73,6 +81,8 @@ fn of_messages<'a>(messages: RawJson<'a>) -> Option<(Cow<'a, str>, String)> {
     let is_text = |part: RawJson<'_>| {
         part.member("type").and_then(RawJson::string).as_deref() == Some("text")
             && part.member("text").and_then(RawJson::string).is_some()
+            // What else stands there is part of the request too.
+            && part.members().is_some_and(|members| members.count() == 2)
     };
     let only_text = content.string().is_some() || content.elements()?.all(is_text);
     let text = content_text(content).filter(|_| only_text)?;
@@ -135,6 +145,9 @@ mod tests {
             asking("null", ""),
             asking(&format!("\"{}\"", "x".repeat(MOST_CHARS + 1)), ""),
             asking(r#""why?""#, "").replace(r#""user""#, r#""tool""#),
+            asking(r#"[{"type": "text", "text": "why?", "cache_control": {}}]"#, ""),
+            asking(r#""why?""#, ", \"echo\": true"),
+            asking(r#""why?""#, ", \"prompt_logprobs\": 0"),
             r#"{"model": "m", "messages": []}"#.to_owned(),
             r#"{"model": "m"}"#.to_owned(),
             "[".to_owned(),

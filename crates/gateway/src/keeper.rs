@@ -4,10 +4,12 @@
 //! that is just being stored waits for it ([`Keeper::kept`]), so that a client which asks twice in a row finds its first
 //! reply.
 //!
-//! **Invariant**: no request and no reply waits for a reply to be put together; what does not fit is not kept.
+//! **Invariant**: no reply waits to be put together, and a request for one no longer than it may for the cache; what does
+//! not fit is not kept.
 
 use std::{
     collections::HashMap,
+    panic::AssertUnwindSafe,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -15,7 +17,6 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use dialect::{Dialect, KeptReply, NotKept, RequestKey};
 use futures_util::{StreamExt, stream};
 use net::Clock;
@@ -29,9 +30,10 @@ use tokio::{
 
 use crate::request::Sought;
 
-/// Replies that wait to be put together, and most bytes of them; further ones are not kept.
+/// Replies that wait to be put together; further ones are not kept.
 const WAITING: usize = 1_024;
-const WAITING_BYTES: usize = 64 << 20;
+/// Bytes of all replies that are on their way or wait; what goes beyond is not kept.
+const HELD_BYTES: usize = 256 << 20;
 /// Replies that are put together at a time.
 const AT_A_TIME: usize = 4;
 /// A longer one would hold up others on this thread.
@@ -48,9 +50,8 @@ pub(crate) enum Form {
 pub(crate) struct WholeReply {
     pub(crate) dialect: Dialect,
     pub(crate) form: Form,
-    /// Its body, cut anywhere.
-    pub(crate) pieces: Vec<Bytes>,
-    pub(crate) bytes: usize,
+    pub(crate) body: Vec<u8>,
+    pub(crate) room: Room,
     pub(crate) begun: Generation,
     /// Where others look for it that mean the same.
     pub(crate) sought: Option<Sought>,
@@ -73,7 +74,7 @@ pub(crate) struct Keeper {
     /// Bounded by the replies that are on their way or wait.
     marks: Marks,
     queue: mpsc::Sender<WholeReply>,
-    waiting_bytes: Arc<AtomicUsize>,
+    held_bytes: Arc<AtomicUsize>,
     task: JoinHandle<()>,
 }
 
@@ -81,20 +82,15 @@ impl Keeper {
     /// Call inside a tokio runtime.
     pub(crate) fn start(cache: Arc<ResponseCache>, clock: Clock) -> Arc<Self> {
         let (queue, mut waiting) = mpsc::channel(WAITING);
-        let waiting_bytes = Arc::new(AtomicUsize::new(0));
-        let bytes = Arc::clone(&waiting_bytes);
         let task = tokio::spawn(async move {
             let replies = stream::poll_fn(move |cx| waiting.poll_recv(cx));
             let keep = |reply: WholeReply| {
-                let (cache, held, bytes) = (Arc::clone(&cache), reply.bytes, Arc::clone(&bytes));
-                async move {
-                    store(&cache, clock, reply).await;
-                    bytes.fetch_sub(held, Ordering::Relaxed);
-                }
+                let cache = Arc::clone(&cache);
+                async move { store(&cache, clock, reply).await }
             };
             replies.for_each_concurrent(AT_A_TIME, keep).await;
         });
-        Arc::new(Self { marks: Marks::default(), queue, waiting_bytes, task })
+        Arc::new(Self { marks: Marks::default(), queue, held_bytes: Arc::default(), task })
     }
 
     /// Says that a reply for this key is about to be stored.
@@ -104,13 +100,14 @@ impl Keeper {
         Mark { key, marks: Arc::clone(&self.marks), end }
     }
 
+    /// Room for one reply, none of it taken.
+    pub(crate) fn room(&self) -> Room {
+        Room { bytes: 0, of: Arc::clone(&self.held_bytes) }
+    }
+
     /// Returns at once.
     pub(crate) fn keep(&self, reply: WholeReply) {
-        let bytes = reply.bytes;
-        if self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > WAITING_BYTES
-            || self.queue.try_send(reply).is_err()
-        {
-            self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        if self.queue.try_send(reply).is_err() {
             tracing::debug!("too much waits to be kept: a reply is not");
         }
     }
@@ -121,6 +118,31 @@ impl Keeper {
         if let Some(mut told) = told {
             let _ = timeout(budget, told.changed()).await;
         }
+    }
+}
+
+/// What one reply has of the room for all, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Room {
+    bytes: usize,
+    of: Arc<AtomicUsize>,
+}
+
+impl Room {
+    /// Takes so much more. False: there is no more, and none was taken.
+    pub(crate) fn takes(&mut self, bytes: usize) -> bool {
+        if self.of.fetch_add(bytes, Ordering::Relaxed) + bytes > HELD_BYTES {
+            self.of.fetch_sub(bytes, Ordering::Relaxed);
+            return false;
+        }
+        self.bytes += bytes;
+        true
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.of.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -141,10 +163,16 @@ impl Drop for Mark {
 }
 
 async fn store(cache: &ResponseCache, clock: Clock, reply: WholeReply) {
-    let WholeReply { dialect, form, pieces, bytes, begun, sought, mark } = reply;
+    let WholeReply { dialect, form, body, room, begun, sought, mark } = reply;
     let key = mark.key;
-    let make = move || made(dialect, form, &pieces);
-    let made = if bytes > LONG { tokio::task::spawn_blocking(make).await } else { Ok(make()) };
+    let is_long = body.len() > LONG;
+    let make = move || made(dialect, form, &body);
+    // A panic would end the task that all replies are kept by.
+    let made = match is_long {
+        true => tokio::task::spawn_blocking(make).await.map_err(drop),
+        false => std::panic::catch_unwind(AssertUnwindSafe(make)).map_err(drop),
+    };
+    drop(room);
     match made {
         Ok(Ok(kept)) => {
             let label = Label { dialect, has_usage: kept.has_usage, form }.as_u8();
@@ -156,15 +184,14 @@ async fn store(cache: &ResponseCache, clock: Clock, reply: WholeReply) {
             cache.put(CacheKey(*key.as_bytes()), entry, begun, mark);
         }
         Ok(Err(why)) => tracing::debug!(%why, "a reply is not kept"),
-        Err(_) => tracing::error!("putting a reply together failed: it is not kept"),
+        Err(()) => tracing::error!("putting a reply together failed: it is not kept"),
     }
 }
 
-fn made(dialect: Dialect, form: Form, pieces: &[Bytes]) -> Result<KeptReply, NotKept> {
-    let pieces: Vec<&[u8]> = pieces.iter().map(|piece| &**piece).collect();
+fn made(dialect: Dialect, form: Form, body: &[u8]) -> Result<KeptReply, NotKept> {
     match form {
-        Form::Stream => dialect::StreamObject::read(dialect, &pieces),
-        Form::Whole => dialect::keep_whole(dialect, &pieces.concat()),
+        Form::Stream => dialect::StreamObject::read(dialect, &[body]),
+        Form::Whole => dialect::keep_whole(dialect, body),
     }
 }
 

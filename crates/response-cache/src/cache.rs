@@ -1,6 +1,6 @@
 //! The cache as the request path sees it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use config::CacheBackend;
@@ -74,8 +74,8 @@ impl ResponseCache {
         self.parts.in_force.load_full()
     }
 
-    /// Looks for a reply, never longer than `lookup_budget`; in memory without any wait.
-    pub async fn get(&self, key: &CacheKey) -> Lookup {
+    /// Looks for a reply, never longer than what `waited` leaves of `lookup_budget`; in memory without any wait.
+    pub async fn get(&self, key: &CacheKey, waited: Duration) -> Lookup {
         // Not held across the wait: a change of settings need not wait for lookups.
         let engine = match &*self.engine.load() {
             None => return Lookup::Unavailable,
@@ -84,7 +84,7 @@ impl ResponseCache {
                 None => Arc::clone(engine),
             },
         };
-        engine.get(key, &self.parts).await
+        engine.get(key, waited, &self.parts).await
     }
 
     /// Keeps a reply, soon; what there is no room for is let go and counted. `begun`: [`Self::generation`] of before the
@@ -112,6 +112,10 @@ impl ResponseCache {
         let Some(near) = Nearness::of(&self.settings()) else { return };
         if begun == self.generation() && *self.relief.lock() != Relief::StopWrites {
             self.similar.put(rest, direction, entry, near, self.parts.clock.now());
+            // A clear that came in between has emptied it before this.
+            if begun != self.generation() {
+                self.similar.clear();
+            }
         }
     }
 
@@ -227,6 +231,7 @@ impl ResponseCache {
             (Some(engine), false) => {
                 self.parts.tally.evictions.add(engine.held().evictions);
                 self.engine.store(None);
+                self.similar.clear();
             }
             (None, true) => {
                 let engine = Engine::start(relief, &self.parts)?;

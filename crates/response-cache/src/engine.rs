@@ -2,7 +2,7 @@
 
 mod build;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use config::{CacheBackend, L1Kind, ResponseCache};
@@ -68,9 +68,9 @@ impl Engine {
         self.behind.is_none().then(|| self.memory.find(key).map_or(Lookup::NotFound, |it| found(it.entry)))
     }
 
-    pub(crate) async fn get(&self, key: &CacheKey, parts: &Parts) -> Lookup {
+    pub(crate) async fn get(&self, key: &CacheKey, waited: Duration, parts: &Parts) -> Lookup {
         let Some(behind) = &self.behind else { return self.near(key).unwrap_or(Lookup::Unavailable) };
-        let until = Instant::now() + parts.in_force.load().lookup_budget;
+        let until = Instant::now() + parts.in_force.load().lookup_budget.saturating_sub(waited);
         let ask = Ask { key: *key, until, begun: parts.generations.of_copies() };
         match behind.store.get(ask).await {
             Ok(Some(found)) => Lookup::Found(found.entry),
@@ -86,7 +86,17 @@ impl Engine {
         let fill = Fill { key, entry, ttl: settings.ttl, begun };
         match &self.behind {
             None => self.memory.keep(fill),
-            Some(behind) => behind.writer.keep(fill, held),
+            Some(behind) => {
+                // Where memory answers too it has the entry at once, and nobody has to wait for the rest.
+                let held = match behind.store.near(&fill) {
+                    Some(near) => {
+                        self.memory.keep(near);
+                        None
+                    }
+                    None => Some(held),
+                };
+                behind.writer.keep(fill, held);
+            }
         }
     }
 

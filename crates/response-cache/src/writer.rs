@@ -115,8 +115,8 @@ impl Queue {
 
 impl Lane {
     /// Never waits.
-    pub(crate) fn keep(&self, fill: Fill, held: Held) {
-        self.enqueue(fill, Some(held), Job::Keep);
+    pub(crate) fn keep(&self, fill: Fill, held: Option<Held>) {
+        self.enqueue(fill, held, Job::Keep);
     }
 
     /// The same for the first tier alone.
@@ -135,7 +135,7 @@ impl Lane {
 }
 
 impl Writer {
-    pub(crate) fn keep(&self, fill: Fill, held: Held) {
+    pub(crate) fn keep(&self, fill: Fill, held: Option<Held>) {
         self.lane.keep(fill, held);
     }
 

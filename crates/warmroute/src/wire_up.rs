@@ -2,6 +2,7 @@
 
 mod before_routing;
 mod content_routing;
+mod features;
 mod from_settings;
 mod listeners;
 mod lmcache;
@@ -214,6 +215,7 @@ async fn start_on(
         kv_tally,
         control: Arc::clone(&live) as Arc<dyn Control>,
         registry: Arc::new(RwLock::new(registry)),
+        features: features::BUILT,
         serve_metrics,
         drain: drain(&draining, &gateway),
         takeover: Takeover::new({
@@ -226,15 +228,14 @@ async fn start_on(
     };
     let ((stop, stopped), (stop_admin, admin_stopped)) = (watch::channel(false), watch::channel(false));
     let mut addresses = data.addresses().into_iter();
-    // There is always a first one.
-    let data_address = addresses.next().unwrap_or_else(|| ListenAddr::tcp("0.0.0.0", 0));
     let watch_task = tokio::spawn(live::keep(Arc::clone(&live)));
     if taken {
         first_look(&live, &fleet).await;
     }
     let listening = gateway::serve(Arc::clone(&gateway), data, draining.phases());
     let running = Running {
-        data: data_address,
+        // There is always a first one.
+        data: addresses.next().unwrap_or_else(|| ListenAddr::tcp("0.0.0.0", 0)),
         also: addresses.collect(),
         probes: Mutex::new(None),
         admin: admin.address(),

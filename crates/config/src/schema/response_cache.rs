@@ -52,7 +52,7 @@ pub(super) const RESPONSE_CACHE: &[Key] = &[
                 "~",
                 "The model whose vectors are compared, served at `/v1/embeddings` by one of `workers`. Required where enabled.",
             ),
-            key("max_entries", ENTRIES, "256", "Most replies kept for it."),
+            key("max_entries", Kind::Int { min: 1, max: 4_096 }, "256", "Most replies kept for it; all are compared."),
             key("ttl", SECONDS, "300s", "How long they are kept."),
             key("timeout", SECONDS, "500ms", "Longest that a request waits for its vector."),
         ],

@@ -11,6 +11,9 @@ use super::{
 };
 use crate::json::{Object, RawJson};
 
+/// Choices, and tool calls of one choice.
+const MOST_INDICES: u64 = 1_024;
+
 /// An object may have so many members: they are looked for one by one.
 const MOST_MEMBERS: usize = 256;
 
@@ -221,7 +224,8 @@ impl Joined {
         let Self::Indexed(all) = self else { return Err(NotKept::UnknownShape) };
         for element in piece.elements().into_iter().flatten() {
             let index = element.member("index").and_then(RawJson::integer).and_then(|index| u64::try_from(index).ok());
-            let index = index.ok_or(NotKept::UnknownShape)?;
+            // More of them than any engine gives would be work for nothing.
+            let index = index.filter(|index| *index < MOST_INDICES).ok_or(NotKept::UnknownShape)?;
             let at = match all.binary_search_by_key(&index, |(own, _)| *own) {
                 Ok(at) => at,
                 Err(at) => {

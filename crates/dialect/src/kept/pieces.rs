@@ -2,6 +2,8 @@
 //!
 //! **Invariant**: the pieces of a value joined are the value.
 
+use std::borrow::Cow;
+
 use crate::json::{self, RawJson};
 
 /// Entries of lists that go into one chunk.
@@ -56,12 +58,10 @@ fn escape_bytes(rest: &str) -> usize {
 
 /// What goes beside the text of a choice, in groups: members of the choice, written one after the other with commas before.
 pub(super) fn beside(logprobs: Option<RawJson<'_>>, token_ids: Option<RawJson<'_>>) -> Vec<Beside> {
-    let lists: Vec<(String, Vec<RawJson<'_>>)> = logprobs
-        .and_then(RawJson::members)
-        .into_iter()
-        .flatten()
-        .filter_map(|(name, value)| Some((name.into_owned(), value.elements()?.collect())))
-        .collect();
+    // Read once: each may be long, and there are many groups.
+    let members: Vec<(Cow<'_, str>, RawJson<'_>)> = logprobs.and_then(RawJson::members).into_iter().flatten().collect();
+    let lists: Vec<(&str, Vec<RawJson<'_>>)> =
+        members.iter().filter_map(|(name, value)| Some((&**name, value.elements()?.collect()))).collect();
     let ids: Vec<_> = token_ids.and_then(RawJson::elements).into_iter().flatten().collect();
     let longest = lists.iter().map(|(_, list)| list.len()).chain([ids.len()]).max().unwrap_or(0);
     let groups = longest.div_ceil(ENTRIES).max(usize::from(logprobs.is_some()));
@@ -71,15 +71,15 @@ pub(super) fn beside(logprobs: Option<RawJson<'_>>, token_ids: Option<RawJson<'_
             let entries = list.iter().skip(group * ENTRIES).take(ENTRIES).map(|entry| entry.as_str());
             entries.collect::<Vec<_>>().join(",")
         };
-        if let Some(logprobs) = logprobs {
+        if logprobs.is_some() {
             let mut text = String::new();
             let mut object = json::Object::open(&mut text);
-            for (name, value) in logprobs.members().into_iter().flatten() {
-                match lists.iter().find(|(list, _)| *list == name) {
+            for (name, value) in &members {
+                match lists.iter().find(|(list, _)| list == name) {
                     Some((_, list)) if group == 0 || list.len() > group * ENTRIES => {
-                        object.raw(&name, &format!("[{}]", slice(list)));
+                        object.raw(name, &format!("[{}]", slice(list)));
                     }
-                    None if group == 0 => object.raw(&name, value.as_str()),
+                    None if group == 0 => object.raw(name, value.as_str()),
                     _ => {}
                 }
             }

@@ -66,7 +66,12 @@ pub fn replay(dialect: Dialect, kept: &[u8], include_usage: bool) -> Option<Vec<
 struct Chunks<'a> {
     out: String,
     object: &'static str,
-    reply: RawJson<'a>,
+    /// What every chunk begins with, looked up once: a reply may be long.
+    id: Option<RawJson<'a>>,
+    created: Option<RawJson<'a>>,
+    model: Option<RawJson<'a>>,
+    /// Of the choice that is written now.
+    index: Option<RawJson<'a>>,
     /// Members that go into the next chunk: all others of the reply, and then those that each chunk has.
     others: Vec<(Cow<'a, str>, RawJson<'a>)>,
     tells_usage: bool,
@@ -82,38 +87,41 @@ impl<'a> Chunks<'a> {
         let own = ["id", "object", "created", "model", "choices", "usage"];
         let others = reply.members()?.filter(|(name, _)| !own.contains(&&**name)).collect();
         let out = String::with_capacity(reply.as_str().len() * 2 + 1024);
-        Some(Self { out, object, reply, others, tells_usage })
+        let [id, created, model] = ["id", "created", "model"].map(|name| reply.member(name));
+        Some(Self { out, object, id, created, model, index: None, others, tells_usage })
     }
 
     /// A chat's choice. `None` if it has something that chunks cannot say.
     fn chat(&mut self, choice: RawJson<'a>) -> Option<()> {
+        self.index = choice.member("index");
         let groups = beside(choice.member("logprobs"), choice.member("token_ids"));
         let deltas = deltas(choice.member("message")?, groups.len())?;
         let mut groups = groups.iter();
         for (at, delta) in deltas.said.iter().enumerate() {
             let group = if at >= deltas.spoken_from { groups.next() } else { None };
-            self.piece(choice, ("delta", delta), group);
+            self.piece(("delta", delta), group);
         }
         for group in groups {
-            self.piece(choice, ("delta", "{}"), Some(group));
+            self.piece(("delta", "{}"), Some(group));
         }
         self.end(choice, ("delta", "{}"));
         Some(())
     }
 
     fn completion(&mut self, choice: RawJson<'a>) {
+        self.index = choice.member("index");
         let groups = beside(choice.member("logprobs"), choice.member("token_ids"));
         let pieces: Vec<_> = texts(choice.member("text").and_then(inside).unwrap_or_default(), groups.len()).collect();
         for at in 0..pieces.len().max(groups.len()) {
             let text = format!("\"{}\"", pieces.get(at).unwrap_or(&""));
-            self.piece(choice, ("text", &text), groups.get(at));
+            self.piece(("text", &text), groups.get(at));
         }
         self.end(choice, ("text", "\"\""));
     }
 
-    /// A chunk with a piece of a choice.
-    fn piece(&mut self, choice: RawJson<'a>, said: (&str, &str), beside: Option<&Beside>) {
-        self.choice(choice, said, |one| {
+    /// A chunk with a piece of the choice.
+    fn piece(&mut self, said: (&str, &str), beside: Option<&Beside>) {
+        self.choice(said, |one| {
             one.raw("logprobs", beside.and_then(|beside| beside.logprobs.as_deref()).unwrap_or("null"));
             one.raw("finish_reason", "null");
             if let Some(ids) = beside.and_then(|beside| beside.token_ids.as_deref()) {
@@ -124,7 +132,7 @@ impl<'a> Chunks<'a> {
 
     /// The chunk with which a choice ends: why, and all that is not in its pieces.
     fn end(&mut self, choice: RawJson<'a>, said: (&str, &str)) {
-        self.choice(choice, said, |one| {
+        self.choice(said, |one| {
             one.raw("logprobs", "null");
             one.some("finish_reason", choice.member("finish_reason"));
             for (name, value) in choice.members().into_iter().flatten() {
@@ -137,11 +145,11 @@ impl<'a> Chunks<'a> {
         });
     }
 
-    fn choice(&mut self, choice: RawJson<'a>, said: (&str, &str), describe: impl FnOnce(&mut Object<'_>)) {
+    fn choice(&mut self, said: (&str, &str), describe: impl FnOnce(&mut Object<'_>)) {
         let mut text = String::with_capacity(said.1.len() + 128);
         text.push('[');
         let mut one = Object::open(&mut text);
-        one.some("index", choice.member("index"));
+        one.some("index", self.index);
         one.raw(said.0, said.1);
         describe(&mut one);
         one.close();
@@ -152,10 +160,10 @@ impl<'a> Chunks<'a> {
     fn chunk(&mut self, choices: &str, usage: &str) {
         self.out.push_str("data: ");
         let mut chunk = Object::open(&mut self.out);
-        chunk.some("id", self.reply.member("id"));
+        chunk.some("id", self.id);
         chunk.text("object", self.object);
-        chunk.some("created", self.reply.member("created"));
-        chunk.some("model", self.reply.member("model"));
+        chunk.some("created", self.created);
+        chunk.some("model", self.model);
         chunk.raw("choices", choices);
         if self.tells_usage {
             chunk.raw("usage", usage);

@@ -37,6 +37,8 @@ const MOST_BYTES: usize = 8 << 20;
 /// Most bytes of all replies together, and what each may hold beyond that.
 const MOST_TOGETHER: usize = 256 << 20;
 const HELD_BEYOND: usize = 64 << 10;
+/// A shorter piece is copied.
+const SHORT: usize = 4 << 10;
 
 /// What everybody gets who asked for the same.
 pub(crate) struct Flight {
@@ -319,7 +321,8 @@ impl Shared {
     fn push(&mut self, bytes: Bytes) {
         self.held += bytes.len();
         let together = self.together.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
-        self.chunks.push_back(bytes);
+        // A short piece would hold on to the whole read from the socket that it came in.
+        self.chunks.push_back(if bytes.len() < SHORT { Bytes::copy_from_slice(&bytes) } else { bytes });
         if together > MOST_TOGETHER {
             self.window = HELD_BEYOND;
         }

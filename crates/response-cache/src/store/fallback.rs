@@ -32,6 +32,12 @@ impl Store for Fallback {
         self.store.absent()
     }
 
+    /// What nobody waits for, or is away, is not waited for here either.
+    fn near(&self, fill: &Fill) -> Option<Fill> {
+        let stands_in = !self.store.is_waited_for() || !self.store.is_there();
+        stands_in.then(|| Fill { ttl: fill.ttl.min(self.ttl), ..fill.clone() })
+    }
+
     fn get(&self, ask: Ask) -> Pending<'_, Option<Found>> {
         Box::pin(async move {
             match self.store.get(ask).await {

@@ -79,6 +79,11 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
         Vec::new()
     }
 
+    /// What memory may have of an entry before it is written: looks find it there.
+    fn near(&self, _: &Fill) -> Option<Fill> {
+        None
+    }
+
     /// The entry under a key, if it is ours and whole. What is there and is not goes.
     fn get(&self, ask: Ask) -> Pending<'_, Option<Found>>;
 

@@ -1,6 +1,6 @@
 //! Entries in Redis, which ends them by itself: `key_prefix` and the hex of the key, sealed.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use net::Clock;
@@ -38,8 +38,11 @@ impl RedisStore {
             Err(fault) if !fault.outage && fault.kind == FaultKind::Other => return Ok(None),
             Err(fault) => return Err(said(fault)),
         };
-        match self.sealing.open(*key, Bytes::from(found.bytes), NAME).await {
-            Some(opened) => Ok(Some(Found { entry: opened.entry, left: found.left })),
+        match self.sealing.open(*key, Bytes::from(found.bytes), NAME, now(self.clock)).await {
+            Some(opened) => {
+                let sealed = Duration::from_secs(opened.ends_at.saturating_sub(now(self.clock)) + 1);
+                Ok(Some(Found { entry: opened.entry, left: found.left.min(sealed) }))
+            }
             None => {
                 // Where it cannot be removed it is found broken again.
                 let _ = self.values.delete(&name).await;
@@ -94,8 +97,13 @@ impl Store for RedisStore {
     }
 }
 
-fn ends_at(clock: Clock, ttl: std::time::Duration) -> u64 {
-    u64::try_from(clock.unix_s()).unwrap_or(0).saturating_add(ttl.as_secs())
+fn ends_at(clock: Clock, ttl: Duration) -> u64 {
+    // A life of less than a second ends in the next one.
+    now(clock).saturating_add(ttl.as_secs().max(1))
+}
+
+fn now(clock: Clock) -> u64 {
+    u64::try_from(clock.unix_s()).unwrap_or(0)
 }
 
 fn said(fault: RedisFault) -> StoreFault {

@@ -34,8 +34,9 @@ impl Sealing {
         closed.unwrap_or_else(|_| seal.close(&key, &entry, ends_at))
     }
 
-    /// `None`: it is not as this fleet wrote it, which is counted and told. The caller removes it.
-    pub(crate) async fn open(&self, key: CacheKey, value: Bytes, store: &'static str) -> Option<Opened> {
+    /// `None`: it is not as this fleet wrote it, which is counted and told, or past its end, whatever its store says. The
+    /// caller removes it. `now`: seconds since 1970.
+    pub(crate) async fn open(&self, key: CacheKey, value: Bytes, store: &'static str, now: u64) -> Option<Opened> {
         let seal = self.seal.load_full();
         let length = value.len();
         let opened = if length <= AT_ONCE {
@@ -47,6 +48,6 @@ impl Sealing {
             self.tally.auth_failures.one();
             tracing::warn!(store, %key, bytes = length, "a stored reply is not as this fleet wrote it: removed, not used");
         }
-        opened
+        opened.filter(|opened| opened.ends_at >= now)
     }
 }

@@ -94,6 +94,14 @@ impl Store for Tiered {
         Abilities { counts: false }
     }
 
+    fn near(&self, fill: &Fill) -> Option<Fill> {
+        let fits = fill.entry.body.len() <= self.promotion.in_force.load().l1.max_value_size;
+        match self.l1.abilities().counts {
+            true => fits.then(|| fill.clone()),
+            false => self.l1.near(fill).filter(|_| fits),
+        }
+    }
+
     fn absent(&self) -> Vec<&'static str> {
         [self.l1.absent(), self.l2.absent()].concat()
     }

@@ -57,6 +57,14 @@ fn the_stats_have_the_documented_keys_and_the_counts_of_what_was_asked() {
 }
 
 #[test]
+#[contract("CH22")]
+fn the_program_has_the_stores_that_are_features_of_its_build() {
+    let cached = Cached::start("");
+    let built = "features=\"nats,redis-cache,s3-cache\"";
+    assert_eq!(cached.router.metric("warmroute_build_info", built), 1.0);
+}
+
+#[test]
 #[contract("CK75")]
 fn all_of_it_is_cleared_on_request_and_on_no_other() {
     let cached = Cached::start("");

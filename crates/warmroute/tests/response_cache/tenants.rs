@@ -88,6 +88,8 @@ fn a_key_that_only_the_engine_can_check_is_never_answered_with_another_s_reply()
     let as_caller = |key: &str| status(&cached.ask_as(&question("why?"), &[("x-api-key", key)]));
     assert_eq!([as_caller("right"), as_caller("right")], ["MISS not_found", "HIT stored"]);
     assert_eq!([as_caller("wrong"), cached.status(&question("why?"))], ["MISS not_found", "MISS not_found"]);
+    let with_cookie = cached.ask_as(&question("why?"), &[("cookie", "session=a")]);
+    assert_eq!(status(&with_cookie), "MISS not_found");
     // In flight likewise.
     cached
         .engine
@@ -103,5 +105,5 @@ fn a_key_that_only_the_engine_can_check_is_never_answered_with_another_s_reply()
         .collect();
     let replies: Vec<_> = clients.iter_mut().map(|client| status(&client.reply())).collect();
     assert_eq!(replies, ["MISS not_found", "MISS not_found"]);
-    assert_eq!(cached.engine.requests(), 5);
+    assert_eq!(cached.engine.requests(), 6);
 }

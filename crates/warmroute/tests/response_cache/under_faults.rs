@@ -255,6 +255,23 @@ fn what_another_writer_changed_is_never_answered_with() {
 }
 
 #[test]
+#[contract("S46", "CK34")]
+fn a_reply_that_another_writer_gave_a_longer_life_ends_when_it_was_to() {
+    if redis_is_missing() {
+        return;
+    }
+    let redis = RedisServer::start();
+    let cached = Cached::start(&format!(", ttl: 1s, backend: redis, redis: {{url: \"{}\"}}", redis.url()));
+    cached.until_shared();
+    cached.status(&question("why?"));
+    assert_eq!(cached.status(&question("why?")), "HIT stored");
+    let keys = redis.ask(&["KEYS", "cr:resp:*"]);
+    assert_eq!(redis.ask(&["PERSIST", &keys[0]]), ["1"]);
+    std::thread::sleep(Duration::from_millis(2_200));
+    assert_eq!(cached.status(&question("why?")), "MISS not_found");
+}
+
+#[test]
 #[contract("CK31", "CK39", "CK53")]
 fn routers_share_replies_through_one_server() {
     if redis_is_missing() {

@@ -1,5 +1,7 @@
 //! What a request says about being answered from another's reply.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use config::AbsentTemperature;
 use dialect::{Dialect, LastQuestion, Repeated, RequestKey, Temperature};
@@ -15,7 +17,7 @@ use crate::{
 /// Headers that change what engines answer.
 const RELEVANT: [&str; 4] = ["anthropic-beta", "anthropic-version", "openai-beta", "x-cache-salt"];
 /// Headers that say who asks, as engines and clients have them.
-const CREDENTIALS: [&str; 3] = ["authorization", "x-api-key", "api-key"];
+const CREDENTIALS: [&str; 5] = ["authorization", "x-api-key", "api-key", "x-router-key", "cookie"];
 /// The digest of a longer body would hold up others on this thread.
 const LONG_BODY: usize = 64 * 1024;
 
@@ -33,9 +35,10 @@ pub(super) struct Asked {
 }
 
 /// What the body says.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Said {
     pub(super) key: RequestKey,
+    pub(super) model: Arc<str>,
     form: RequestKey,
     asks_repeatable: bool,
     temperature: Temperature,
@@ -100,6 +103,10 @@ impl Asked {
 
     /// What is asked last, and the rest.
     pub(super) fn last_question(&self, call: &Call) -> Option<LastQuestion> {
+        // Its digest would hold up others on this thread.
+        if call.body.bytes().len() > LONG_BODY {
+            return None;
+        }
         let (tenant, headers) = (tenant(&call.headers), relevant(&call.headers));
         let headers: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (*name, value.as_slice())).collect();
         dialect::last_question(self.dialect, call.body.bytes(), &tenant, call.target.as_str(), &headers)
@@ -160,6 +167,7 @@ impl Said {
         let headers: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (*name, value.as_slice())).collect();
         Some(Self {
             key: repeated.key(tenant, route, &headers),
+            model: repeated.model().unwrap_or_default().into(),
             form: repeated.form(),
             asks_repeatable: repeated.asks_repeatable(),
             temperature: repeated.temperature(),

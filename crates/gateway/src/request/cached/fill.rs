@@ -1,7 +1,7 @@
 //! A reply on its way that is kept if all of it goes out.
 //!
-//! Its bytes are not copied: what the client gets is held a little longer. They are put together and stored behind the
-//! request's back (`keeper`), so that nothing of a stream waits for it.
+//! Its bytes are copied into a buffer of its own: pieces as short as a token would each hold on to a whole read from the
+//! socket. They are put together and stored behind the request's back (`keeper`), so that nothing of a stream waits for it.
 
 use std::{
     io,
@@ -18,12 +18,11 @@ use response_cache::Generation;
 
 use crate::{
     Gateway,
-    keeper::{Form, Keeper, Mark, WholeReply},
+    keeper::{Form, Keeper, Mark, Room, WholeReply},
+    memory::Stage,
     request::{cached::Sought, reply::ReplyBody},
 };
 
-/// What one piece of a reply costs beside its bytes.
-const PIECE: usize = 64;
 const DONE: &[u8] = b"data: [DONE]";
 
 /// How the reply to one request is kept.
@@ -35,6 +34,8 @@ pub(super) struct Fill {
     most_whole: usize,
     most_stream: usize,
     sought: Option<Sought>,
+    /// Not where memory is short.
+    takes_new: bool,
 }
 
 impl Fill {
@@ -48,6 +49,7 @@ impl Fill {
             most_whole: settings.max_response_size,
             most_stream: settings.max_stream_buffer_size,
             sought: None,
+            takes_new: gateway.memory.stage() < Stage::SmallBodies,
         }
     }
 
@@ -58,7 +60,10 @@ impl Fill {
 
     /// The same reply. `good`: said when its account is settled.
     pub(super) fn watch(self, response: Response<ReplyBody>, good: Arc<OnceLock<bool>>) -> Response<ReplyBody> {
-        let Some(form) = form(self.dialect, response.status(), response.headers()) else { return response };
+        let takes = self.takes_new;
+        let Some(form) = form(self.dialect, response.status(), response.headers()).filter(|_| takes) else {
+            return response;
+        };
         let most = match form {
             Form::Whole => self.most_whole,
             Form::Stream => self.most_stream,
@@ -66,7 +71,8 @@ impl Fill {
         if response.body().size_hint().lower() > most as u64 {
             return response;
         }
-        let held = Held { fill: self, form, good, pieces: Vec::new(), bytes: 0, most, mark: None };
+        let room = self.keeper.room();
+        let held = Held { fill: self, form, good, body: Vec::new(), room, most, mark: None };
         response.map(|inner| ReplyBody::Kept(Box::new(Kept { inner, held: Some(held) })))
     }
 }
@@ -95,8 +101,9 @@ struct Held {
     fill: Fill,
     form: Form,
     good: Arc<OnceLock<bool>>,
-    pieces: Vec<Bytes>,
-    bytes: usize,
+    body: Vec<u8>,
+    /// What `body` has of the room for all.
+    room: Room,
     most: usize,
     mark: Option<Mark>,
 }
@@ -104,15 +111,13 @@ struct Held {
 impl Kept {
     fn passed(&mut self, data: &Bytes) {
         let Some(held) = &mut self.held else { return };
-        held.bytes += data.len();
-        // Pieces may be as short as a token, and what they hold is longer then than what they say.
-        if held.bytes > held.most || held.bytes + held.pieces.len() * PIECE > held.most.saturating_mul(2) {
+        if held.body.len() + data.len() > held.most || !held.room.takes(data.len()) {
             self.held = None;
             return;
         }
-        held.pieces.push(data.clone());
+        held.body.extend_from_slice(data);
         // A client that has read this may ask again before the stream has ended.
-        if held.form == Form::Stream && held.mark.is_none() && data.windows(DONE.len()).any(|window| window == DONE) {
+        if held.form == Form::Stream && held.mark.is_none() && tells_its_end(data) {
             held.mark = Some(held.fill.keeper.mark(held.fill.key));
         }
     }
@@ -121,13 +126,18 @@ impl Kept {
         // Its account is settled now, and says whether all went well.
         drop(std::mem::replace(&mut self.inner, ReplyBody::empty()));
         let Some(held) = self.held.take() else { return };
-        let Held { fill, form, good, pieces, bytes, mark, .. } = held;
+        let Held { fill, form, good, body, room, mark, .. } = held;
         if good.get() == Some(&true) {
             let mark = mark.unwrap_or_else(|| fill.keeper.mark(fill.key));
             let Fill { keeper, dialect, begun, sought, .. } = fill;
-            keeper.keep(WholeReply { dialect, form, pieces, bytes, begun, sought, mark });
+            keeper.keep(WholeReply { dialect, form, body, room, begun, sought, mark });
         }
     }
+}
+
+/// Whether the last event of a stream begins in these bytes: words of a generated text do not begin a line.
+fn tells_its_end(data: &[u8]) -> bool {
+    data.starts_with(DONE) || data.split(|byte| *byte == b'\n').skip(1).any(|line| line.starts_with(DONE))
 }
 
 impl Body for Kept {
@@ -164,7 +174,7 @@ impl Body for Kept {
 
 impl std::fmt::Debug for Kept {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let held = self.held.as_ref().map(|held| held.bytes);
+        let held = self.held.as_ref().map(|held| held.body.len());
         f.debug_struct("Kept").field("inner", &self.inner).field("held_bytes", &held).finish()
     }
 }

@@ -12,7 +12,7 @@ use routing::{
 };
 
 use super::{
-    asked::{Form, Said},
+    asked::{Asked, Form, Said},
     status::{Reason, Status},
 };
 use crate::{
@@ -28,6 +28,9 @@ use crate::{
     },
 };
 
+/// A longer one would hold up others on this thread.
+const LONG: usize = 16 * 1024;
+
 /// A kept reply in the form that this request asks for.
 pub(super) struct Found {
     body: Bytes,
@@ -39,11 +42,11 @@ pub(super) struct Found {
 
 impl Found {
     /// `None` if it cannot answer this request.
-    pub(super) fn of(dialect: Dialect, entry: Entry, said: &Said) -> Option<Self> {
+    pub(super) async fn of(dialect: Dialect, entry: Entry, said: &Said) -> Option<Self> {
         let label = Label::read(entry.label, dialect)?;
         let (body, stream) = match said.answer {
             Form::Whole if label.has_what_whole_replies_have() => (entry.body, false),
-            Form::Stream { usage } => (dialect::replay(dialect, &entry.body, usage)?.into(), true),
+            Form::Stream { usage } => (replayed(dialect, entry.body, usage).await?, true),
             Form::Whole | Form::OtherStream => return None,
         };
         Some(Self { body, stream, stored_at: entry.stored_at, similarity: None })
@@ -55,15 +58,21 @@ impl Found {
     }
 }
 
+async fn replayed(dialect: Dialect, body: Bytes, usage: bool) -> Option<Bytes> {
+    let is_long = body.len() > LONG;
+    let replay = move || dialect::replay(dialect, &body, usage).map(Bytes::from);
+    if is_long { tokio::task::spawn_blocking(replay).await.ok().flatten() } else { replay() }
+}
+
 /// Answers with a kept reply.
 pub(super) fn answer(
     gateway: &Gateway,
     call: &Call,
-    dialect: Dialect,
+    asked: &Asked,
     mut settle: Settle,
     found: Found,
 ) -> Response<ReplyBody> {
-    about(call, dialect, &mut settle);
+    about(call, asked, &mut settle);
     let method = if found.similarity.is_some() { Method::SemanticHit } else { Method::CacheHit };
     settle.answered_by(method, gateway.router.policy(None), 200);
     let mut head = HeaderMap::with_capacity(8);
@@ -88,24 +97,24 @@ pub(super) fn answer(
 pub(super) fn joined(
     gateway: &Gateway,
     call: &Call,
-    dialect: Dialect,
+    asked: &Asked,
     mut settle: Settle,
     (status, mut head, body): (StatusCode, HeaderMap, Box<SharedBody>),
 ) -> Response<ReplyBody> {
-    about(call, dialect, &mut settle);
+    about(call, asked, &mut settle);
     settle.answered_by(Method::Dedup, gateway.router.policy(None), status.as_u16());
     Status::hit(Reason::Joined).tell(&mut head, settle.reply_headers());
     under_own_name(&mut head, &settle, Method::Dedup);
     reply::with_head((status, head), ReplyBody::Shared(Box::new(body.settling(settle))))
 }
 
-fn about(call: &Call, dialect: Dialect, settle: &mut Settle) {
-    if let Ok(view) = dialect::view(dialect, call.body.bytes()) {
+fn about(call: &Call, asked: &Asked, settle: &mut Settle) {
+    if let Some(said) = &asked.said {
         settle.about(About {
-            model: Arc::from(&*view.model),
+            model: Arc::clone(&said.model),
             served_model: None,
             lora: None,
-            stream: view.stream,
+            stream: said.answer != Form::Whole,
             priority: call.overrides.priority,
             cluster: None,
             prompt: PromptNote { source: PromptSource::None, tokens: 0, new_tokens: 0 },

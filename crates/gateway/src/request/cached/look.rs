@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use response_cache::{CacheKey, Looked as Counted, Lookup};
+use response_cache::{CacheKey, Lookup};
 
 use super::{Asked, Fill, Reason, Status, asked::Said, hit::Found, similar};
 use crate::{Gateway, keeper::Label, request::accept::Call};
@@ -19,11 +19,8 @@ pub(super) enum Looked {
 pub(super) async fn up(gateway: &Arc<Gateway>, call: &Call, asked: &Asked) -> Looked {
     let Some(standing) = asked.standing else { return Looked::Sent(None, None) };
     let cache = &gateway.cache;
-    let bypass = |reason, fill| {
-        cache.looked(Counted::Skip);
-        Looked::Sent(Some(Status::bypass(reason)), fill)
-    };
-    let said = match (standing, asked.said) {
+    let bypass = |reason, fill| Looked::Sent(Some(Status::bypass(reason)), fill);
+    let said = match (standing, &asked.said) {
         (Ok(()), Some(said)) => said,
         (Ok(()), None) => return bypass(Reason::Unreadable, None),
         (Err(reason), _) => return bypass(reason, None),
@@ -33,9 +30,11 @@ pub(super) async fn up(gateway: &Arc<Gateway>, call: &Call, asked: &Asked) -> Lo
     if asked.fresh {
         return bypass(Reason::NoCache, Some(fill));
     }
+    let began = gateway.clock.now();
     gateway.keeper.kept(&said.key, cache.settings().lookup_budget).await;
+    let waited = gateway.clock.now().since(began);
     let key = CacheKey(*said.key.as_bytes());
-    let found = match cache.get(&key).await {
+    let found = match cache.get(&key, waited).await {
         Lookup::Unavailable => return bypass(Reason::StoreFailed, None),
         Lookup::NotFound => None,
         Lookup::Found(entry) if Label::read(entry.label, asked.dialect).is_none() => {
@@ -44,28 +43,27 @@ pub(super) async fn up(gateway: &Arc<Gateway>, call: &Call, asked: &Asked) -> Lo
             None
         }
         // One that lacks what this request asks for is replaced by a reply that has it.
-        Lookup::Found(entry) => Found::of(asked.dialect, entry, &said),
+        Lookup::Found(entry) => Found::of(asked.dialect, entry, said).await,
     };
     match found {
         Some(found) => hit(gateway, found),
-        None => by_meaning(gateway, call, asked, &said, fill).await,
+        None => by_meaning(gateway, call, asked, said, fill).await,
     }
 }
 
 async fn by_meaning(gateway: &Arc<Gateway>, call: &Call, asked: &Asked, said: &Said, fill: Fill) -> Looked {
     let (nearest, sought) = similar::look(gateway, call, asked).await;
-    let found = nearest.and_then(|it| Some(Found::of(asked.dialect, it.entry, said)?.alike(it.similarity)));
+    let found = match nearest {
+        Some(it) => Found::of(asked.dialect, it.entry, said).await.map(|found| found.alike(it.similarity)),
+        None => None,
+    };
     match found {
         Some(found) => hit(gateway, found),
-        None => {
-            gateway.cache.looked(Counted::Miss);
-            Looked::Sent(Some(Status::miss()), Some(fill.seeking(sought)))
-        }
+        None => Looked::Sent(Some(Status::miss()), Some(fill.seeking(sought))),
     }
 }
 
 fn hit(gateway: &Gateway, found: Found) -> Looked {
-    gateway.cache.looked(Counted::Hit);
     if let Some(similarity) = found.similarity {
         gateway.metrics.answered_by_meaning(similarity);
     }

@@ -17,6 +17,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 use dialect::Dialect;
 use futures_util::FutureExt;
 use http::{Response, header};
+use response_cache::Looked as Counted;
 
 use self::{
     asked::Asked,
@@ -44,7 +45,10 @@ pub(super) async fn generate(
     let looked = look::up(gateway, &call, &asked).await;
     settle.timing().cache = gateway.clock.now().ms_since(began) * 1e3;
     let (status, fill) = match looked {
-        Looked::Hit(found) => return hit::answer(gateway, &call, dialect, settle, found),
+        Looked::Hit(found) => {
+            gateway.cache.looked(Counted::Hit);
+            return hit::answer(gateway, &call, &asked, settle, found);
+        }
         Looked::Sent(status, fill) => (status, fill),
     };
     let afterwards = if fill.is_some() { Afterwards::KeptElsewhere } else { Afterwards::Answers };
@@ -67,7 +71,12 @@ pub(super) async fn generate(
             seat.lead(Box::pin(reply)).await
         }
         Some(Place::Joins(seat)) => match seat.join().await {
-            Joined::Reply(status, head, body) => hit::joined(gateway, &call, dialect, settle, (status, head, body)),
+            Joined::Reply(status, head, body) => {
+                if own.status.is_some() {
+                    gateway.cache.looked(Counted::Hit);
+                }
+                hit::joined(gateway, &call, &asked, settle, (status, head, body))
+            }
             Joined::Nothing => own.generate(call, settle).await,
         },
     }
@@ -84,6 +93,9 @@ struct Own {
 impl Own {
     async fn generate(self, mut call: Call, mut settle: Settle) -> Response<ReplyBody> {
         let Self { gateway, dialect, status, fill } = self;
+        if let Some(status) = status {
+            gateway.cache.looked(status.looked());
+        }
         let Some(fill) = fill else {
             let response = super::generate(&gateway, call, dialect, settle).await;
             return status::told(status, gateway.rules.headers, response);

@@ -1,6 +1,7 @@
 //! What a reply's head says about the cache: `X-Cache` and why.
 
 use http::{HeaderMap, HeaderValue, Response};
+use response_cache::Looked;
 
 use crate::request::{ReplyHeaders, reply::ReplyBody};
 
@@ -52,6 +53,15 @@ pub(super) struct Status {
 }
 
 impl Status {
+    /// How the request is counted.
+    pub(super) fn looked(self) -> Looked {
+        match self.word {
+            "HIT" => Looked::Hit,
+            "MISS" => Looked::Miss,
+            _ => Looked::Skip,
+        }
+    }
+
     pub(super) fn hit(reason: Reason) -> Self {
         Self { word: "HIT", reason }
     }

@@ -123,8 +123,9 @@ impl S3Store {
             }
             Err(trouble) => return Err(self.failed(trouble)),
         };
-        match self.sealing.open(*key, value, NAME).await {
-            Some(opened) => Ok(Some(Found { entry: opened.entry, left: self.left(ends_at) })),
+        match self.sealing.open(*key, value, NAME, self.now()).await {
+            // What stands beside the object is not sealed.
+            Some(opened) => Ok(Some(Found { left: self.left(ends_at.min(opened.ends_at)), entry: opened.entry })),
             None => {
                 self.sealing.tally.s3_error(S3Code::Corrupt);
                 Ok(self.forget(&path).await)
