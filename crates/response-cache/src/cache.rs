@@ -74,8 +74,13 @@ impl ResponseCache {
         self.parts.in_force.load_full()
     }
 
-    /// Looks for a reply, never longer than what `waited` leaves of `lookup_budget`; in memory without any wait.
-    pub async fn get(&self, key: &CacheKey, waited: Duration) -> Lookup {
+    /// Looks for a reply, never longer than `lookup_budget`; in memory without any wait.
+    pub async fn get(&self, key: &CacheKey) -> Lookup {
+        self.get_after(key, Duration::ZERO).await
+    }
+
+    /// The same for a request that has waited for the cache already.
+    pub async fn get_after(&self, key: &CacheKey, waited: Duration) -> Lookup {
         // Not held across the wait: a change of settings need not wait for lookups.
         let engine = match &*self.engine.load() {
             None => return Lookup::Unavailable,

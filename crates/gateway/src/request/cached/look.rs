@@ -34,7 +34,7 @@ pub(super) async fn up(gateway: &Arc<Gateway>, call: &Call, asked: &Asked) -> Lo
     gateway.keeper.kept(&said.key, cache.settings().lookup_budget).await;
     let waited = gateway.clock.now().since(began);
     let key = CacheKey(*said.key.as_bytes());
-    let found = match cache.get(&key, waited).await {
+    let found = match cache.get_after(&key, waited).await {
         Lookup::Unavailable => return bypass(Reason::StoreFailed, None),
         Lookup::NotFound => None,
         Lookup::Found(entry) if Label::read(entry.label, asked.dialect).is_none() => {
