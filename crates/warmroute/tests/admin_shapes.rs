@@ -468,7 +468,7 @@ fn metrics_are_open_metrics_with_closed_label_sets_and_true_values() {
         ("warmroute_kv_decode_errors_total", &[("worker", "a")], 0.0),
         ("warmroute_degraded", &[("part", "workers")], 0.0),
         ("warmroute_degraded", &[("part", "tokenizer")], 0.0),
-        ("warmroute_build_info", &[("version", &*version), ("features", "none")], 1.0),
+        ("warmroute_build_info", &[("version", &*version), ("features", "nats,redis-cache,s3-cache")], 1.0),
     ] {
         assert_eq!(page.value(name, labels).to_bits(), value.to_bits(), "{name} {labels:?}");
     }
