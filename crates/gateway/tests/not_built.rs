@@ -1,13 +1,13 @@
 //! What a program says that cannot speak to Redis.
+//!
+//! Contract CH22. `./test` runs it in a build of its own, whose results have no row in the contract status.
 
 #![cfg(not(feature = "redis-cache"))]
 
-use contract_id::contract;
 use gateway::SharedTokens;
 use net::Clock;
 
 #[test]
-#[contract("CH22", "V30")]
 fn token_ids_that_are_to_be_shared_in_a_program_without_redis_are_a_clear_error_at_the_start() {
     let told = SharedTokens::start(None, Clock::system()).expect_err("there is no Redis here");
     assert_eq!(
