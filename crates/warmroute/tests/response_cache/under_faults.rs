@@ -265,7 +265,9 @@ fn a_reply_that_another_writer_gave_a_longer_life_ends_when_it_was_to() {
     cached.until_shared();
     cached.status(&question("why?"));
     assert_eq!(cached.status(&question("why?")), "HIT stored");
-    let keys = redis.ask(&["KEYS", "cr:resp:*"]);
+    let stored = || redis.ask(&["KEYS", "cr:resp:*"]);
+    eventually("it to be there", || (stored().len() == 1).then_some(()));
+    let keys = stored();
     assert_eq!(redis.ask(&["PERSIST", &keys[0]]), ["1"]);
     std::thread::sleep(Duration::from_millis(2_200));
     assert_eq!(cached.status(&question("why?")), "MISS not_found");
@@ -282,6 +284,8 @@ fn routers_share_replies_through_one_server() {
     one.until_shared();
     other.until_shared();
     assert_eq!(one.status(&question("why?")), "MISS not_found");
+    // Who asks another router may be sooner than what this one writes.
+    eventually("the reply to be there", || (redis.ask(&["KEYS", "cr:resp:*"]).len() == 1).then_some(()));
     assert_eq!(other.status(&question("why?")), "HIT stored");
     assert_eq!(other.engine.requests(), 0);
 }
