@@ -248,20 +248,6 @@ impl ResponseCache {
         Ok(())
     }
 
-    /// Whether replies are to lie in Redis, and it is away.
-    #[cfg(feature = "redis-cache")]
-    pub fn is_cut_off(&self) -> bool {
-        let settings = self.parts.in_force.load();
-        let away = || self.parts.redis.as_ref().is_some_and(|pool| !pool.is_up());
-        settings.enabled && settings.is_in_redis() && away()
-    }
-
-    /// Whether replies are to lie in Redis, and it is away.
-    #[cfg(not(feature = "redis-cache"))]
-    pub fn is_cut_off(&self) -> bool {
-        false
-    }
-
     #[cfg(feature = "redis-cache")]
     fn redis_stats(&self) -> Option<crate::RedisStats> {
         use redis_store::FaultKind;

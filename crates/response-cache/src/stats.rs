@@ -9,7 +9,7 @@ pub struct CacheStats {
     pub backend_type: &'static str,
     /// Replies kept; in Redis at most some hundred thousand of ours are counted.
     pub entries: u64,
-    /// Whether these are all: what lies in a shared store nobody counts.
+    /// Whether these are all: not where others write too, or an object store has the rest.
     pub entries_are_all: bool,
     /// Most replies in memory; `None` = bytes alone bound them.
     pub capacity: Option<u64>,

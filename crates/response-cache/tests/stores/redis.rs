@@ -18,7 +18,7 @@ async fn router(server: &RedisServer, more: &str) -> Started {
         "lookup_budget: 20s, backend: redis, redis: {{url: \"{}\", command_timeout_ms: 20000}}, {more}",
         server.url()
     ));
-    until("redis to be seen", async || !cache.is_cut_off()).await;
+    until("redis to be seen", async || !cache.absent().contains(&"redis")).await;
     cache
 }
 
@@ -45,7 +45,7 @@ async fn a_reply_is_a_text_under_prefix_and_hex_that_ends_by_itself() {
     assert_eq!(server.ask(&["DBSIZE"]), ["3"], "capacity is memory's");
     assert_eq!(cache.get(&key(1)).await, Lookup::Found(crate::entry(b"answer")));
     let own = start(&format!("backend: redis, redis: {{url: \"{}\", key_prefix: \"mine:\"}}", server.url()));
-    until("redis to be seen", async || !own.is_cut_off()).await;
+    until("redis to be seen", async || !own.absent().contains(&"redis")).await;
     own.keep(key(4), b"answer");
     until("the key to be there", async || server.ask(&["EXISTS", &format!("mine:{}", key(4))]) == ["1"]).await;
 }

@@ -28,7 +28,7 @@ fn cache_at(url: &str, more: &str) -> Started {
 
 async fn router(server: &RedisServer, more: &str) -> Started {
     let cache = cache_at(&server.url(), more);
-    until("redis to be seen", async || !cache.is_cut_off()).await;
+    until("redis to be seen", async || !cache.absent().contains(&"redis")).await;
     cache
 }
 
@@ -72,7 +72,7 @@ async fn a_server_that_is_not_there_is_stood_in_for_until_it_comes() {
     assert!(stats.redis.is_some_and(|redis| redis.fallback_active));
 
     server.start_again();
-    until("redis to be seen", async || !cache.is_cut_off()).await;
+    until("redis to be seen", async || !cache.absent().contains(&"redis")).await;
     assert_eq!(cache.metric(FALLBACK), 0.0);
     assert!(cache.stats().await.redis.is_some_and(|redis| !redis.fallback_active));
     cache.keep(key(2), b"in redis");
@@ -107,14 +107,14 @@ async fn a_server_that_dies_under_load_fails_no_lookup_and_delays_few() {
     for task in load {
         task.await.unwrap();
     }
-    until("the loss to be noticed", async || cache.is_cut_off()).await;
+    until("the loss to be noticed", async || cache.absent().contains(&"redis")).await;
     assert_eq!(cache.metric(FALLBACK), 1.0);
     assert!(cache.metric(ABANDONED) <= 8.0);
     costs_nothing(&cache).await;
     // Written to memory while it is away, and found there.
     cache.kept(key(20), b"meanwhile").await;
     server.start_again();
-    until("redis to be seen", async || !cache.is_cut_off()).await;
+    until("redis to be seen", async || !cache.absent().contains(&"redis")).await;
     cache.keep(key(21), b"afterwards");
     until("the reply to be written", async || server.ask(&["EXISTS", &name(21)]) == ["1"]).await;
     assert_eq!(cache.metric(FALLBACK), 0.0);
@@ -147,13 +147,13 @@ async fn of_a_server_that_falls_silent_no_more_wait_than_it_has_connections_and_
     let waited = cache.metric(ABANDONED) - before;
     assert!((1.0..=8.0).contains(&waited), "{waited}");
     assert_eq!(cache.metric(FALLBACK), 1.0, "memory answers already, though the server is not known to be away");
-    until("the pause to be noticed", async || cache.is_cut_off()).await;
+    until("the pause to be noticed", async || cache.absent().contains(&"redis")).await;
     assert!(cache.metric("continuum_cache_redis_errors_total{type=\"timeout\"}") > 0.0);
     costs_nothing(&cache).await;
     assert!(cache.metric(ABANDONED) - before <= 8.0, "nobody waits twice");
 
     server.resume();
-    until("redis to be seen", async || !cache.is_cut_off()).await;
+    until("redis to be seen", async || !cache.absent().contains(&"redis")).await;
     cache.until_found(key(1), b"answer").await;
     until("memory no longer to stand in", async || {
         looks(&cache, 1).await;
@@ -171,14 +171,14 @@ async fn a_slow_server_costs_a_lookup_budget_now_and_then_and_its_late_answers_a
     let server = RedisServer::start();
     let proxy = Proxy::start(server.url().rsplit_once(':').unwrap().1.parse().unwrap());
     let cache = cache_at(&format!("redis://127.0.0.1:{}", proxy.port()), "");
-    until("redis to be seen", async || !cache.is_cut_off()).await;
+    until("redis to be seen", async || !cache.absent().contains(&"redis")).await;
     cache.kept(key(1), b"answer").await;
     proxy.delay(Duration::from_millis(300));
     assert_eq!(cache.get(&key(1)).await, Lookup::NotFound, "not in time, and memory has nothing");
     assert_eq!(cache.metric(ABANDONED), 1.0);
     let (_, all) = looks(&cache, 500).await;
     assert!(all < Duration::from_secs(5), "the server alone would take 150 s: {all:?}");
-    assert!(!cache.is_cut_off(), "slow is not away");
+    assert!(!cache.absent().contains(&"redis"), "slow is not away");
     assert_eq!(cache.metric(FALLBACK), 1.0);
     // The answer that nobody waited for has come meanwhile.
     cache.until_found(key(1), b"answer").await;
@@ -245,7 +245,7 @@ async fn a_server_that_takes_nothing_is_still_read() {
         })
         .await;
         cache.until_found(key(1), b"answer").await;
-        assert!(!cache.is_cut_off(), "a refusal is no outage");
+        assert!(!cache.absent().contains(&"redis"), "a refusal is no outage");
         server.ask(back);
     }
 }
@@ -265,7 +265,7 @@ async fn a_key_of_another_type_or_too_long_a_value_is_a_miss() {
     // It may take longer than the budget to find out.
     until("both to be counted", async || cache.metric("continuum_cache_redis_errors_total{type=\"other\"}") >= 2.0)
         .await;
-    assert!(!cache.is_cut_off());
+    assert!(!cache.absent().contains(&"redis"));
     cache.kept(key(3), b"answer").await;
 }
 
@@ -307,7 +307,7 @@ async fn whatever_a_server_answers_is_a_miss_and_no_more() {
     ];
     for answer in answers {
         let cache = cache_at(&impostor(answer), "");
-        until("the impostor to be believed", async || !cache.is_cut_off()).await;
+        until("the impostor to be believed", async || !cache.absent().contains(&"redis")).await;
         let shown = String::from_utf8_lossy(&answer[..answer.len().min(40)]);
         for _ in 0..20 {
             assert_eq!(cache.get(&key(1)).await, Lookup::NotFound, "{shown:?}");

@@ -97,7 +97,7 @@ async fn a_first_tier_in_redis_gets_its_copies_in_their_turn() {
     until("it to be written", async || server.names().len() == 1).await;
     let more = format!("l1: {{type: redis}}, redis: {{url: \"{}\", command_timeout_ms: 20000}}", redis.url());
     let reader = cache(&server, &more);
-    until("redis to be seen", async || !reader.is_cut_off()).await;
+    until("redis to be seen", async || !reader.absent().contains(&"redis")).await;
     reader.until_found(key(1), b"answer").await;
     let name = format!("cr:resp:{}", key(1));
     until("the copy to be there", async || redis.ask(&["EXISTS", &name]) == ["1"]).await;

@@ -37,12 +37,19 @@ pub(super) struct Asked {
 /// What the body says.
 #[derive(Clone, Debug)]
 pub(super) struct Said {
-    pub(super) key: RequestKey,
+    /// What it shares with those that are alike; `None` where nothing may answer it but a worker.
+    pub(super) same: Option<Same>,
     pub(super) model: Arc<str>,
-    form: RequestKey,
     asks_repeatable: bool,
     temperature: Temperature,
     pub(super) answer: Form,
+}
+
+/// The digests of a request: what is asked for, and how it is to be told.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Same {
+    pub(super) key: RequestKey,
+    form: RequestKey,
 }
 
 /// How the reply is to come.
@@ -117,7 +124,8 @@ impl Asked {
         let said = self.said.as_ref()?;
         let by_itself = self.own_way || self.fresh || self.dialect == Dialect::Responses;
         let asks = gateway.rules.deduplication.is_some() && said.asks_repeatable;
-        (!by_itself && (asks || kept)).then(|| (said.key, said.form, gateway.cache.generation()))
+        let same = said.same.filter(|_| !by_itself && (asks || kept))?;
+        Some((same.key, same.form, gateway.cache.generation()))
     }
 }
 
@@ -165,12 +173,15 @@ impl Said {
     fn read(body: &Bytes, tenant: &str, route: &str, headers: &[(&'static str, Vec<u8>)]) -> Option<Self> {
         let repeated = Repeated::read(body)?;
         let headers: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (*name, value.as_slice())).collect();
+        let (temperature, asks_repeatable) = (repeated.temperature(), repeated.asks_repeatable());
+        // Most are neither kept nor joined, and their bodies may be long.
+        let may_be_same = asks_repeatable || temperature != Temperature::Other;
+        let digests = || Same { key: repeated.key(tenant, route, &headers), form: repeated.form() };
         Some(Self {
-            key: repeated.key(tenant, route, &headers),
+            same: may_be_same.then(digests),
             model: repeated.model().unwrap_or_default().into(),
-            form: repeated.form(),
-            asks_repeatable: repeated.asks_repeatable(),
-            temperature: repeated.temperature(),
+            asks_repeatable,
+            temperature,
             answer: match (repeated.stream(), repeated.other_stream_options()) {
                 (false, _) => Form::Whole,
                 (true, false) => Form::Stream { usage: repeated.include_usage() },

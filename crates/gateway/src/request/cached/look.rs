@@ -20,20 +20,21 @@ pub(super) async fn up(gateway: &Arc<Gateway>, call: &Call, asked: &Asked) -> Lo
     let Some(standing) = asked.standing else { return Looked::Sent(None, None) };
     let cache = &gateway.cache;
     let bypass = |reason, fill| Looked::Sent(Some(Status::bypass(reason)), fill);
-    let said = match (standing, &asked.said) {
-        (Ok(()), Some(said)) => said,
-        (Ok(()), None) => return bypass(Reason::Unreadable, None),
-        (Err(reason), _) => return bypass(reason, None),
+    if let Err(reason) = standing {
+        return bypass(reason, None);
+    }
+    let Some((said, same)) = asked.said.as_ref().and_then(|said| Some((said, said.same?))) else {
+        return bypass(Reason::Unreadable, None);
     };
     // Before the lookup: what is cleared after it is not to come back.
-    let fill = Fill::new(gateway, asked.dialect, said.key);
+    let fill = Fill::new(gateway, asked.dialect, same.key);
     if asked.fresh {
         return bypass(Reason::NoCache, Some(fill));
     }
     let began = gateway.clock.now();
-    gateway.keeper.kept(&said.key, cache.settings().lookup_budget).await;
+    gateway.keeper.kept(&same.key, cache.settings().lookup_budget).await;
     let waited = gateway.clock.now().since(began);
-    let key = CacheKey(*said.key.as_bytes());
+    let key = CacheKey(*same.key.as_bytes());
     let found = match cache.get_after(&key, waited).await {
         Lookup::Unavailable => return bypass(Reason::StoreFailed, None),
         Lookup::NotFound => None,
