@@ -2,6 +2,16 @@
 //!
 //! `cargo test` does not say which package an integration test belongs to, but it runs a package's own tests first: a
 //! test program belongs to the package whose unit tests came last before it.
+//!
+//! A test that skipped itself passes for the test harness. It named itself on a line of its own
+//! ([`test_programs::SKIPPED`]), so its result here is `skipped`.
+
+use std::collections::HashSet;
+
+use test_programs::SKIPPED;
+
+/// The result of a test that skipped itself.
+pub(crate) const SKIPPED_RESULT: &str = "skipped";
 
 /// One line of the output.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +26,8 @@ pub(crate) struct TestResult {
 }
 
 pub(crate) fn read(log: &str) -> Vec<TestResult> {
-    let mut results = Vec::new();
+    let mut results: Vec<TestResult> = Vec::new();
+    let mut skipped = HashSet::new();
     let mut library = String::new();
     let mut program = None;
     for line in log.lines().map(str::trim_end) {
@@ -27,11 +38,19 @@ pub(crate) fn read(log: &str) -> Vec<TestResult> {
                 library = binary.to_owned();
             }
             program = Some(unit_tests.unwrap_or(source).to_owned());
+        } else if let (Some(program), Some(name)) = (&program, skipped_test(line)) {
+            skipped.insert((library.clone(), program.clone(), name.to_owned()));
         } else if trimmed.starts_with("Doc-tests ") {
             program = None; // examples carry no ids
         } else if let (Some(program), Some((name, result))) = (&program, result(line)) {
             let name = name.to_owned();
             results.push(TestResult { library: library.clone(), program: program.clone(), name, result });
+        }
+    }
+    for row in results.iter_mut().filter(|row| row.result == "ok") {
+        // The two lines came through two pipes: either may be the first.
+        if skipped.contains(&(row.library.clone(), row.program.clone(), row.name.clone())) {
+            SKIPPED_RESULT.clone_into(&mut row.result);
         }
     }
     results
@@ -43,6 +62,12 @@ fn running(line: &str) -> Option<(&str, &str)> {
     let file = path.rsplit(['/', '\\']).next()?;
     let (name, _fingerprint) = file.rsplit_once('-')?;
     Some((source, name))
+}
+
+/// `test skipped: a::b: there is no such program`.
+fn skipped_test(line: &str) -> Option<&str> {
+    let (_, said) = line.split_once(SKIPPED)?;
+    said.split_once(": ").map(|(name, _)| name)
 }
 
 /// `test a::b ... ok`. What a program under test printed may stand before the line, or before its result.
@@ -77,7 +102,16 @@ test zmq::tests::second ... FAILED
 {\"log\":1}test panics - should panic ... ok
 
      Running tests/wire.rs (target/debug/deps/wire-12ab)
+test skipped: fourth: there is no redis-server
 test third ... ignored, needs a GPU | or two
+test fourth ... ok
+test later ... ok
+test skipped: later: there is no redis-server
+test skipped: fifth: there is no redis-server
+test fifth ... FAILED
+
+     Running tests/other.rs (target/debug/deps/other-34cd)
+test fourth ... ok
 
    Doc-tests event_sources
 test crates/event-sources/src/lib.rs - (line 3) ... ok
@@ -96,6 +130,10 @@ test crates/event-sources/src/lib.rs - (line 3) ... ok
                 "event_sources src/lib.rs zmq::tests::second failed",
                 "event_sources src/lib.rs panics ok",
                 "event_sources tests/wire.rs third ignored, needs a GPU / or two",
+                "event_sources tests/wire.rs fourth skipped",
+                "event_sources tests/wire.rs later skipped",
+                "event_sources tests/wire.rs fifth failed",
+                "event_sources tests/other.rs fourth ok",
             ]
         );
     }

@@ -1,19 +1,24 @@
 //! Serving the routes.
 
-use std::{sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::Router;
+use hyper::{Request, body::Incoming, service::Service as _};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+use net::server::{Acceptor, ClientStream, ConnectionSlot, InProgressBody};
+use supervision::{Task, contain};
 use tokio::{sync::watch, task::JoinSet};
 
 use crate::{Access, AdminParts, access, gauges::Gauges, kv_telemetry::KvCollector, routes};
 
-/// Connections at once: operators, scrapers and a dashboard. One more waits in the kernel's backlog.
+/// Connections at once: operators, scrapers and a dashboard. At the limit the longest idle one yields to a new one.
 const MAX_CONNECTIONS: usize = 256;
-/// A head must be complete, and an idle connection used again, within this.
+/// A head must be complete within this.
+const HEAD: Duration = Duration::from_secs(10);
+/// An idle connection must be used again within this.
 const IDLE: Duration = Duration::from_secs(75);
 /// A reader that takes nothing of its reply for so long is given up.
 const STALL: Duration = Duration::from_secs(30);
@@ -37,29 +42,56 @@ pub async fn serve_routes(
 ) {
     let routes = routes.layer(axum::middleware::from_fn_with_state(Arc::new(access), access::check));
     let service = TowerToHyperService::new(routes);
+    // Not of the accepting: a panic there costs no connection.
     let mut connections = JoinSet::new();
+    let mut acceptor = Acceptor::new(listener, MAX_CONNECTIONS);
+    let mut task = Task::new("admin_accept");
+    while task.attempt(accept(&service, &mut acceptor, &mut stop, &mut connections)).await.is_none() {}
+    drop(acceptor);
+    connections.shutdown().await;
+}
+
+/// Accepts until `stop` says so.
+async fn accept(
+    service: &TowerToHyperService<Router>,
+    acceptor: &mut Acceptor,
+    stop: &mut watch::Receiver<bool>,
+    connections: &mut JoinSet<()>,
+) {
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => accepted,
-            Some(_) = connections.join_next() => continue,
-            _ = stop.wait_for(|stopping| *stopping) => break,
+        let (stream, slot) = tokio::select! {
+            accepted = acceptor.next() => accepted,
+            _ = stop.wait_for(|stopping| *stopping) => return,
         };
-        let Ok(stream) = accepted else {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            continue;
-        };
-        let service = service.clone();
-        connections.spawn(async move {
-            let served = hyper::server::conn::http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(IDLE)
-                .serve_connection(TokioIo::new(net::Stalling::new(stream, STALL)), service)
-                .await;
-            if let Err(error) = served {
-                tracing::debug!(%error, "admin connection ended");
-            }
+        while connections.try_join_next().is_some() {}
+        let serving = connection(service.clone(), stream, slot);
+        // A panic of an answer costs its connection.
+        connections.spawn(async {
+            let _ended = contain("admin_connection", serving).await;
         });
     }
-    drop(listener);
-    connections.shutdown().await;
+}
+
+async fn connection(routes: TowerToHyperService<Router>, stream: net::Stream, slot: ConnectionSlot) {
+    let (stream, exchange) = ClientStream::new(stream, slot, HEAD, STALL);
+    let service = hyper::service::service_fn(|request: Request<Incoming>| {
+        let (routes, exchange) = (routes.clone(), exchange.clone());
+        async move {
+            let answering = exchange.begin().await;
+            let response = routes.call(request).await?;
+            Ok::<_, Infallible>(response.map(|body| InProgressBody::new(body, answering)))
+        }
+    });
+    let served = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE)
+        .serve_connection(TokioIo::new(stream), service);
+    let ended = tokio::select! {
+        ended = served => ended,
+        // It is idle: nobody loses anything.
+        () = exchange.slot().must_close() => return,
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "admin connection ended");
+    }
 }

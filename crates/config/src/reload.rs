@@ -150,6 +150,7 @@ impl Settings {
             memory_budget: live.memory_budget,
             keep_alive: live.keep_alive,
             head_timeout: live.head_timeout,
+            body_timeout: live.body_timeout,
             half_close: live.half_close,
             ..old.server
         };

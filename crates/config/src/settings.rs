@@ -170,13 +170,15 @@ pub struct Server {
     /// Most texts to stop at; 0 = off.
     pub max_stop: u64,
     /// Memory of the process near which things are given up.
-    pub memory_budget: Option<u64>,
+    pub memory_budget: MemoryBudget,
     /// Most open client connections; `None` = from the file descriptor limit.
     pub max_connections: Option<NonZeroU32>,
     /// An idle client connection is closed after this.
     pub keep_alive: Duration,
     /// A request head must be complete within this.
     pub head_timeout: Duration,
+    /// A request body must be complete within this.
+    pub body_timeout: Duration,
     /// Whether who ended its side of the connection still gets its answer.
     pub half_close: bool,
     /// Running streams get this long after a stop signal.
@@ -185,6 +187,17 @@ pub struct Server {
     pub drain_grace: Duration,
     /// Threads of the runtime; `None` = one per core.
     pub runtime_threads: Option<NonZeroU32>,
+}
+
+/// How much memory the process may use before things are given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryBudget {
+    /// A share of what the system gives to the process.
+    Auto,
+    /// However much.
+    Off,
+    /// So many bytes.
+    Bytes(u64),
 }
 
 /// Section `admin`.

@@ -32,7 +32,7 @@ fn the_json_schema_describes_every_default_and_no_key_of_a_later_version() {
     assert_eq!(schema["properties"]["compat"]["properties"]["headers"]["items"]["enum"][0], "vllm-router");
     assert_eq!(cache["redis"]["properties"]["pool_size"]["default"], 8);
     assert!(schema["properties"].get("tenants").is_none());
-    assert_eq!(schema["properties"]["queue"]["properties"]["hold_above"]["default"], "50ms");
+    assert_eq!(schema["properties"]["queue"]["properties"]["hold_above"]["default"], "25ms");
     let policies = &schema["properties"]["routing"]["properties"]["policy"]["enum"];
     assert!(policies.as_array().is_some_and(|words| words.contains(&"warm".into()) && words.len() > 5), "{policies}");
     assert_eq!(schema["additionalProperties"], Json::Bool(false));

@@ -6,6 +6,7 @@ use kv_blocks::{Moment, Target};
 use kv_events::StreamState;
 use net::Clock;
 use parking_lot::Mutex;
+use supervision::contain;
 use tokio::{
     sync::{Notify, oneshot, watch},
     task::JoinHandle,
@@ -85,7 +86,11 @@ impl SourceHandle {
         let (stop, stopped) = oneshot::channel();
         let resync = Arc::new(Notify::new());
         let outlet = Outlet { status, versions: sender };
-        let task = tokio::spawn(follow(outlet, Orders { stop: stopped, resync: Arc::clone(&resync) }));
+        let following = contain("event_stream", follow(outlet, Orders { stop: stopped, resync: Arc::clone(&resync) }));
+        // Whoever follows the source sees its end, and starts another: what this one said is forgotten before.
+        let task = tokio::spawn(async {
+            let _ended = following.await;
+        });
         Self { about, clock, seen, versions, parts: None, resync, stop: Some(stop), task }
     }
 

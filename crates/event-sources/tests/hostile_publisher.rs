@@ -6,6 +6,7 @@ mod engine;
 
 use std::{io::Write, net::TcpListener};
 
+use contract_id::contract;
 use engine::{PATIENCE, Reader, any, live, publisher, stored};
 
 /// A ZMTP 3.1 greeting and a PUB's READY, as bytes.
@@ -18,6 +19,7 @@ fn handshake() -> Vec<u8> {
 }
 
 #[tokio::test]
+#[contract("F58")]
 async fn garbage_is_counted_and_costs_its_own_batch_only() {
     let (engine, endpoint) = publisher(&any()).await;
     let reader = Reader::follow(&endpoint, None);
@@ -84,6 +86,7 @@ async fn a_message_over_the_limit_is_refused_and_the_stream_comes_back() {
 }
 
 #[tokio::test]
+#[contract("F58")]
 async fn a_publisher_of_nothing_but_garbage_is_quarantined() {
     let (engine, endpoint) = publisher(&any()).await;
     let reader = Reader::follow(&endpoint, None);

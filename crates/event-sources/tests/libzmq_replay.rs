@@ -5,10 +5,10 @@
 
 mod engine;
 
-use std::{ffi::OsString, fmt::Write, net::SocketAddr, process::Stdio};
+use std::{fmt::Write, net::SocketAddr, process::Stdio};
 
 use contract_id::contract;
-use engine::{Reader, any, history, publisher, truth};
+use engine::{PATIENCE, Reader, any, history, publisher, truth};
 use event_sources::Endpoint;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines},
@@ -38,20 +38,6 @@ while True:
     print('sent')
 ";
 
-fn python() -> OsString {
-    std::env::var_os("WARMROUTE_TEST_PYTHON").unwrap_or_else(|| "python3".into())
-}
-
-async fn libzmq_is_missing() -> bool {
-    let python = python();
-    let check = Command::new(&python).args(["-c", "import zmq"]).stderr(Stdio::null()).status().await;
-    let missing = !check.is_ok_and(|status| status.success());
-    if missing {
-        eprintln!("SKIPPED: {python:?} cannot import zmq, nothing was checked against libzmq; install pyzmq");
-    }
-    missing
-}
-
 /// A ROUTER of libzmq that knows a history. Killed when dropped.
 struct LibzmqRouter {
     _process: Child,
@@ -62,7 +48,7 @@ struct LibzmqRouter {
 
 impl LibzmqRouter {
     async fn knowing(batches: &[(u64, Vec<u8>)]) -> Self {
-        let mut process = Command::new(python())
+        let mut process = Command::new(test_programs::python())
             .args(["-u", "-c", ANSWER, &batches.len().to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -71,7 +57,7 @@ impl LibzmqRouter {
             .unwrap();
         let mut says = BufReader::new(process.stdout.take().unwrap()).lines();
         let mut told = process.stdin.take().unwrap();
-        let endpoint = says.next_line().await.unwrap().unwrap();
+        let endpoint = tokio::time::timeout(PATIENCE, says.next_line()).await.expect("it binds").unwrap().unwrap();
         let mut lines = String::new();
         for (_, payload) in batches {
             payload.iter().for_each(|byte| write!(lines, "{byte:02x}").unwrap());
@@ -139,9 +125,7 @@ async fn carry(reader: TcpStream, router: SocketAddr, mut open: watch::Receiver<
 #[tokio::test]
 #[contract("MC11", "V19")]
 async fn a_history_longer_than_libzmqs_queue_arrives_whole_even_where_the_queue_overflows() {
-    if libzmq_is_missing().await {
-        return;
-    }
+    test_programs::require!(Libzmq);
     let history = history(BATCHES);
     for slow in [false, true] {
         let (_engine, endpoint) = publisher(&any()).await;

@@ -9,14 +9,12 @@ mod relayed;
 
 use engine::{history, removed, stored};
 use event_sources::RelayNotice;
-use nats_server::{NatsServer, nats_is_missing};
+use nats_server::NatsServer;
 use relayed::{Engine, Relaying, SUBJECT, follow, follow_with, until_told, until_true};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_engine_holds_is_in_the_index() {
-    if nats_is_missing() {
-        return;
-    }
+    test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
     let engine = Engine::start().await;
     engine.says(stored(1));
@@ -41,9 +39,7 @@ async fn what_the_engine_holds_is_in_the_index() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_comes_late_gets_the_history_by_replay() {
-    if nats_is_missing() {
-        return;
-    }
+    test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
     let engine = Engine::start().await;
     let mut relay = Relaying::start(&engine, &server.url());
@@ -59,9 +55,7 @@ async fn a_reader_that_comes_late_gets_the_history_by_replay() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_wanted_topic_is_followed() {
-    if nats_is_missing() {
-        return;
-    }
+    test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
     let engine = Engine::start().await;
     let mut relay = Relaying::start(&engine, &server.url());
@@ -81,9 +75,7 @@ async fn only_the_wanted_topic_is_followed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_server_that_comes_back_costs_nothing_that_a_replay_cannot_bring() {
-    if nats_is_missing() {
-        return;
-    }
+    test_programs::require!(NatsServer);
     let mut server = NatsServer::start(&[]);
     let engine = Engine::start().await;
     let mut relay = Relaying::start(&engine, &server.url());
@@ -107,9 +99,7 @@ async fn a_killed_server_that_comes_back_costs_nothing_that_a_replay_cannot_brin
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relay_that_is_stopped_or_killed_is_missed_and_its_successor_followed() {
-    if nats_is_missing() {
-        return;
-    }
+    test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
     let engine = Engine::start().await;
     let mut relay = Relaying::start(&engine, &server.url());
@@ -135,9 +125,7 @@ async fn a_relay_that_is_stopped_or_killed_is_missed_and_its_successor_followed(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_that_restarted_loses_what_it_held() {
-    if nats_is_missing() {
-        return;
-    }
+    test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
     let engine = Engine::start().await;
     let _relay = Relaying::start(&engine, &server.url());
@@ -153,9 +141,7 @@ async fn an_engine_that_restarted_loses_what_it_held() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_that_restarted_while_the_server_was_away_is_recognised_as_another() {
-    if nats_is_missing() {
-        return;
-    }
+    test_programs::require!(NatsServer);
     let mut server = NatsServer::start(&[]);
     let engine = Engine::start().await;
     let mut relay = Relaying::start(&engine, &server.url());
@@ -176,9 +162,7 @@ async fn an_engine_that_restarted_while_the_server_was_away_is_recognised_as_ano
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_relay_or_its_engine_the_stream_is_not_connected() {
-    if nats_is_missing() {
-        return;
-    }
+    test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
     let reader = follow(&server.url());
     let says = |report: &event_sources::StreamReport, text: &str| {
@@ -217,9 +201,7 @@ fn padding() -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waits_while_the_server_is_away_is_bounded_and_what_is_let_go_is_replayed() {
-    if nats_is_missing() {
-        return;
-    }
+    test_programs::require!(NatsServer);
     let mut server = NatsServer::start(&[]);
     let engine = Engine::start().await;
     let mut relay = Relaying::start(&engine, &server.url());
@@ -254,9 +236,7 @@ async fn what_waits_while_the_server_is_away_is_bounded_and_what_is_let_go_is_re
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_without_a_replay_socket_is_followed_from_now_on() {
-    if nats_is_missing() {
-        return;
-    }
+    test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
     let engine = Engine::start().await;
     let mut relay = Relaying::with(&engine, &server.url(), |spec| spec.replay_endpoint = None);

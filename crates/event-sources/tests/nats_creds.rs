@@ -12,7 +12,7 @@ use std::fs;
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use engine::stored;
 use event_sources::NatsCredentials;
-use nats_server::{NatsServer, nats_is_missing};
+use nats_server::NatsServer;
 use nkeys::KeyPair;
 use relayed::{Engine, Relaying, SUBJECT, follow, follow_with, until_true};
 use serde_json::{Value, json};
@@ -45,9 +45,7 @@ fn creds(account: &KeyPair, publish: &[&str], subscribe: &[&str]) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn relay_and_router_need_the_rights_in_the_manual_and_no_others() {
-    if nats_is_missing() {
-        return;
-    }
+    test_programs::require!(NatsServer);
     let (operator, account) = (KeyPair::new_operator(), KeyPair::new_account());
     let limits = json!({
         "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true, "conn": -1, "leaf": -1,

@@ -13,7 +13,7 @@ use async_nats::{Client, HeaderMap, Message, StatusCode};
 use engine::{PATIENCE, Reader, history, stored};
 use event_sources::{Endpoint, NatsSpec, RelayNotice, StreamReport};
 use futures_util::StreamExt;
-use nats_server::{NatsServer, nats_is_missing};
+use nats_server::NatsServer;
 use net::Trust;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use relayed::{Engine, Relaying, SUBJECT, follow, follow_with, until_told, until_true};
@@ -60,9 +60,7 @@ fn header<'a>(message: &'a Message, name: &str) -> Option<&'a str> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn garbage_on_the_subject_is_counted_and_harms_nothing() {
-    if nats_is_missing() {
-        return;
-    }
+    test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
     let engine = Engine::start().await;
     let mut relay = Relaying::start(&engine, &server.url());
@@ -98,9 +96,7 @@ async fn garbage_on_the_subject_is_counted_and_harms_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_whose_headers_nobody_can_read_costs_a_connection_and_nothing_else() {
-    if nats_is_missing() {
-        return;
-    }
+    test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
     let engine = Engine::start().await;
     let mut relay = Relaying::start(&engine, &server.url());
@@ -125,9 +121,7 @@ async fn a_message_whose_headers_nobody_can_read_costs_a_connection_and_nothing_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_above_the_servers_limit_is_said_counted_and_seen_as_missing() {
-    if nats_is_missing() {
-        return;
-    }
+    test_programs::require!(NatsServer);
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("nats.conf");
     fs::write(&config, "max_payload: 1000\n").unwrap();
@@ -151,9 +145,7 @@ async fn a_message_above_the_servers_limit_is_said_counted_and_seen_as_missing()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_above_the_readers_limit_is_let_go_and_counted() {
-    if nats_is_missing() {
-        return;
-    }
+    test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
     let engine = Engine::start().await;
     let mut relay = Relaying::start(&engine, &server.url());
@@ -170,9 +162,7 @@ async fn a_message_above_the_readers_limit_is_let_go_and_counted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relay_answers_what_is_asked_in_the_documented_form() {
-    if nats_is_missing() {
-        return;
-    }
+    test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
     let engine = Engine::start().await;
     let mut relay = Relaying::start(&engine, &server.url());
@@ -203,9 +193,7 @@ async fn a_relay_answers_what_is_asked_in_the_documented_form() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn four_replays_at_once_are_enough() {
-    if nats_is_missing() {
-        return;
-    }
+    test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
     let engine = Engine::start().await;
     // It accepts whoever asks, and never says anything.
@@ -231,9 +219,7 @@ async fn refusal(reader: &Reader, text: &str) -> StreamReport {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_wants_a_token_is_shown_one() {
-    if nats_is_missing() {
-        return;
-    }
+    test_programs::require!(NatsServer);
     let server = NatsServer::start(&["--auth", "geheim"]);
     let engine = Engine::start().await;
     engine.says(stored(1));
@@ -250,9 +236,7 @@ async fn a_server_that_wants_a_token_is_shown_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_encrypted_server_is_followed_where_its_authority_is_believed() {
-    if nats_is_missing() {
-        return;
-    }
+    test_programs::require!(NatsServer);
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();

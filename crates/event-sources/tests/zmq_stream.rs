@@ -6,6 +6,7 @@ mod engine;
 
 use std::time::Duration;
 
+use contract_id::contract;
 use engine::{PATIENCE, Reader, ReplaySocket, Replies, any, cleared, live, publisher, removed, stored};
 use kv_events::frames::ReplayForm;
 use zmtp::{Pub, PubSettings};
@@ -92,6 +93,7 @@ async fn a_hole_that_the_engine_cannot_fill_is_accepted() {
 }
 
 #[tokio::test]
+#[contract("F60")]
 async fn a_restarted_engine_loses_what_it_held_and_is_followed_again() {
     let (engine, endpoint) = publisher(&any()).await;
     let reader = Reader::follow(&endpoint, None);
@@ -208,6 +210,7 @@ async fn only_the_wanted_topic_is_followed() {
 }
 
 #[tokio::test]
+#[contract("F62")]
 async fn a_quiet_stream_is_called_stale_until_it_speaks_again() {
     let (engine, endpoint) = publisher(&any()).await;
     let reader = Reader::with(&endpoint, None, |spec| spec.settings.stale_after = Duration::from_millis(200));

@@ -6,12 +6,12 @@
 //! **Invariant**: whatever is written is published before the lock is given back, so a decision made after a reported
 //! failure sees it.
 
+mod leaving;
+mod lost_cache;
+
 use std::{
     collections::{HashMap, HashSet},
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Weak},
 };
 
 use arc_swap::ArcSwap;
@@ -27,7 +27,9 @@ use crate::{
     entry::{Entry, EventStream},
     health::{Check, HealthSettings, Next},
     probe::{REFUSED, Scrape, Trouble},
+    request_record::RequestRecords,
     snapshot_build,
+    sweeper::IndexSweeper,
 };
 
 /// What became of the connections to a worker's publishers.
@@ -62,8 +64,9 @@ pub(crate) struct Board {
     snapshot: ArcSwap<Snapshot>,
     /// In the order of their numbers.
     entries: Mutex<Vec<Entry>>,
-    /// By worker: failures were reported since the last success. Spares the lock of all entries on the usual path.
-    failing: RwLock<HashMap<WorkerId, AtomicBool>>,
+    /// Spares the lock of all entries on the usual path.
+    records: RequestRecords,
+    sweeper: IndexSweeper,
     /// Endpoints being followed, and by whom: one publisher's events must not be credited to two workers.
     claims: Mutex<HashMap<String, WorkerId>>,
     /// Sockets of ours that workers share, by endpoint, while any of them is there.
@@ -83,17 +86,19 @@ impl std::fmt::Debug for Board {
 impl Board {
     /// `entries` in the order of their numbers.
     pub(crate) fn new(entries: Vec<Entry>, ejection: Ejection, index: Arc<KvIndex>, clock: Clock) -> Self {
-        let failing = entries.iter().map(|entry| (entry.view.id, AtomicBool::new(false))).collect();
+        let records = RequestRecords::default();
+        entries.iter().for_each(|entry| records.add(entry.view.id));
+        let sweeper = IndexSweeper::new(Arc::clone(&index));
         let snapshot = ArcSwap::from_pointee(snapshot_build::build(&entries));
         let (judged, looks) = (watch::Sender::default(), watch::Sender::new(0));
         let (entries, claims, shared) = (Mutex::new(entries), Mutex::default(), Mutex::default());
-        let (ejection, failing) = (RwLock::new(ejection), RwLock::new(failing));
-        Self { clock, index, ejection, snapshot, entries, failing, claims, shared, judged, looks }
+        let ejection = RwLock::new(ejection);
+        Self { clock, index, ejection, snapshot, entries, records, sweeper, claims, shared, judged, looks }
     }
 
     /// Takes a worker in, whose number is higher than all before it.
     pub(crate) fn add(&self, entry: Entry) {
-        self.failing.write().insert(entry.view.id, AtomicBool::new(false));
+        self.records.add(entry.view.id);
         let mut entries = self.entries.lock();
         let at = entries.partition_point(|known| known.view.id < entry.view.id);
         entries.insert(at, entry);
@@ -106,9 +111,10 @@ impl Board {
         entries.retain(|entry| entry.view.id != id);
         self.snapshot.store(Arc::new(snapshot_build::build(&entries)));
         drop(entries);
-        self.failing.write().remove(&id);
+        self.records.remove(id);
         self.judged.send_if_modified(|judged| judged.remove(&id));
-        self.index.remove_worker(id);
+        self.index.retire_worker(id);
+        self.sweeper.wake();
     }
 
     /// Takes other rules over.
@@ -147,6 +153,7 @@ impl Board {
         if let Some(entry) = find(entries, id) {
             self.reconcile(entry);
         }
+        self.close_no_longer_needed(entries);
         self.snapshot.store(Arc::new(snapshot_build::build(entries)));
     }
 
@@ -158,6 +165,9 @@ impl Board {
             let view = Arc::make_mut(&mut entry.view);
             view.state = state;
             view.since = self.clock.wall();
+            if state == WorkerState::Ready {
+                self.records.answered(view.id);
+            }
         }
         if entry.view.ranks != ranks {
             Arc::make_mut(&mut entry.view).ranks = ranks;
@@ -169,30 +179,21 @@ impl Board {
         self.forget_lost_cache(entry);
     }
 
-    /// A process that is gone has lost its cache. A stream that is still connected says otherwise and is believed; one
-    /// that comes back announces the new process's blocks only after this.
-    fn forget_lost_cache(&self, entry: &mut Entry) {
-        if !entry.outage.refused || entry.outage.cache_forgotten || entry.health.state() != WorkerState::Down {
-            return;
-        }
-        let connected = entry.streams.iter().any(|stream| stream.source.state() != StreamState::Connecting);
-        if !connected {
-            entry.outage.cache_forgotten = true;
-            entry.view.targets().for_each(|target| self.index.clear(target));
-        }
-    }
-
     /// The result of a check.
     pub(crate) fn checked(&self, id: WorkerId, result: Result<(), &Trouble>) {
         let now = self.clock.now();
         self.change(id, |entry| {
             let check = result.err().map_or(Check::Passed, |trouble| trouble.check);
-            if check == Check::Refused {
-                entry.process_ended();
-            } else {
-                entry.outage.refused = false;
+            match check {
+                Check::Refused => drop(entry.process_ended()),
+                Check::NotMade => {}
+                Check::Passed | Check::Loading | Check::Failed => entry.outage.refused = false,
             }
-            entry.health.checked(now, check);
+            let before = entry.health.state();
+            let after = entry.health.checked(now, check);
+            if check == Check::NotMade && before == after {
+                return;
+            }
             let error: Option<Arc<str>> = result.err().map(|trouble| trouble.text.as_str().into());
             if entry.view.last_error != error {
                 Arc::make_mut(&mut entry.view).last_error = error;
@@ -278,11 +279,10 @@ impl Board {
 
     /// A request failed (contract of [`crate::Fleet::report_failure`]).
     pub(crate) fn request_failed(&self, id: WorkerId, kind: FailureKind) {
-        match self.failing.read().get(&id) {
-            Some(failing) => failing.store(true, Ordering::Relaxed),
-            None => return,
-        }
         let now = self.clock.now();
+        if kind == FailureKind::Local || !self.records.failed(id, now) {
+            return;
+        }
         let mut entries = self.entries.lock();
         let ejection = *self.ejection.read();
         let others = ejection.enabled && may_eject(ejection.max_ratio, &entries, id);
@@ -308,10 +308,21 @@ impl Board {
 
     /// A request succeeded.
     pub(crate) fn request_succeeded(&self, id: WorkerId) {
-        let failed = self.failing.read().get(&id).is_some_and(|failing| failing.swap(false, Ordering::Relaxed));
-        if failed && let Some(entry) = find(&mut self.entries.lock(), id) {
+        if self.records.succeeded(id)
+            && let Some(entry) = find(&mut self.entries.lock(), id)
+        {
             entry.health.request_succeeded();
         }
+    }
+
+    /// A request's reply has begun.
+    pub(crate) fn request_answered(&self, id: WorkerId) {
+        self.records.answered(id);
+    }
+
+    /// Whether a request failed there lately and none was answered since.
+    pub(crate) fn failed_lately(&self, id: WorkerId) -> bool {
+        self.records.failed_lately(id, self.clock.now())
     }
 
     /// Reads the states of a worker's streams anew, and says what that means for the worker.
@@ -344,12 +355,12 @@ impl Board {
         news
     }
 
-    /// Another worker that serves this model with another tokenizer.
+    /// Another worker that serves this model with another tokenizer, or one of them has none.
     pub(crate) fn disagrees(&self, id: WorkerId, model: &str) -> Option<Arc<str>> {
         let entries = self.entries.lock();
-        let prompt = |entry: &Entry| entry.artefacts.get(model)?.prompt.clone();
-        let own = prompt(entries.iter().find(|entry| entry.view.id == id)?)?;
-        let other = entries.iter().find(|entry| prompt(entry).is_some_and(|other| !Arc::ptr_eq(&own, &other)))?;
+        let own = Arc::clone(entries.iter().find(|entry| entry.view.id == id)?.artefacts.get(model)?);
+        let differs = |other: &&Entry| other.artefacts.get(model).is_some_and(|other| !own.has_tokenizer_of(other));
+        let other = entries.iter().find(differs)?;
         Some(Arc::clone(&other.view.name))
     }
 

@@ -19,6 +19,7 @@ use crate::{
     board::{Board, Ejection},
     entry::{Admission, Entry},
     look::Orders,
+    replacement,
     supervisor::Supervisor,
 };
 
@@ -86,17 +87,15 @@ impl Crew {
         })?;
         let health = roster.health_settings();
         self.board.reconfigure(Ejection::of(&roster.circuit_breaker), health);
-        // Those that leave go first: who comes may have the name of one of them.
+        // Those that leave give their names away first: who comes may have the name of one of them.
         let stay: HashMap<WorkerId, &Arc<str>> = all.iter().map(|orders| (orders.id, &orders.name)).collect();
         for keeper in keepers.iter_mut().filter(|keeper| !keeper.leaving && !stay.contains_key(&keeper.id)) {
             keeper.leaving = true;
-            let taken = all.iter().any(|orders| orders.name == keeper.name);
-            self.board.change(keeper.id, |entry| entry.leave(taken));
         }
         // One that still ends its requests may have had that name before.
         for keeper in keepers.iter().filter(|keeper| keeper.leaving) {
             if all.iter().any(|orders| orders.name == keeper.name) {
-                self.board.change(keeper.id, |entry| entry.leave(true));
+                self.board.change(keeper.id, Entry::give_name_away);
             }
         }
         for (orders, worker) in all.into_iter().zip(&roster.workers) {
@@ -117,6 +116,10 @@ impl Crew {
                 keepers.push(self.hire(orders, worker.tls.clone()));
             }
         }
+        // After those that come are there: only then is it known who is replaced.
+        let until = self.board.clock.now() + replacement::LONGEST;
+        let leaving: HashSet<WorkerId> = keepers.iter().filter(|it| it.leaving).map(|it| it.id).collect();
+        self.board.leave(&leaving, until);
         Ok(())
     }
 
@@ -141,7 +144,10 @@ impl Crew {
 
     /// See [`crate::Fleet::leaving`].
     pub(crate) fn leaving(&self) -> Vec<WorkerId> {
-        self.hands.lock().keepers.iter().filter(|keeper| keeper.leaving).map(|keeper| keeper.id).collect()
+        self.board.close_replaced();
+        let hands = self.hands.lock();
+        let leaving = hands.keepers.iter().filter(|keeper| keeper.leaving).map(|keeper| keeper.id);
+        leaving.filter(|id| self.board.is_closed(*id)).collect()
     }
 
     /// See [`crate::Fleet::remove`]. One that is not leaving stays.

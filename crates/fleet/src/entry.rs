@@ -121,11 +121,17 @@ impl Entry {
         }
     }
 
-    /// It is not configured any more. Its name may be another's from now on, who must be told apart from it.
-    pub(crate) fn leave(&mut self, name_is_taken: bool) {
-        self.admission = Admission::Closed;
+    /// It is not configured any more, and serves until `until` at most, as long as nobody serves in its place.
+    pub(crate) fn leave(&mut self, until: Moment) {
+        if self.admission == Admission::Open {
+            self.admission = Admission::UntilReplaced(until);
+        }
+    }
+
+    /// Another worker has its name from now on: the two must be told apart.
+    pub(crate) fn give_name_away(&mut self) {
         let number = format!("~{}", self.view.id.0);
-        if name_is_taken && !self.view.name.ends_with(&number) {
+        if !self.view.name.ends_with(&number) {
             let view = Arc::make_mut(&mut self.view);
             view.name = format!("{}{number}", view.name).into();
         }
@@ -134,7 +140,7 @@ impl Entry {
     /// Its state for whoever has requests: that of its health, unless it is to get none.
     pub(crate) fn state(&self) -> WorkerState {
         match self.admission {
-            Admission::Open => self.health.state(),
+            Admission::Open | Admission::UntilReplaced(_) => self.health.state(),
             Admission::Closed => WorkerState::Draining,
         }
     }
@@ -208,6 +214,9 @@ impl Entry {
 pub(crate) enum Admission {
     /// It does, while it is well.
     Open,
+    /// The same, for as long as no other worker is ready in its place, and until then at most: it is not configured any
+    /// more.
+    UntilReplaced(Moment),
     /// It ends what it has.
     Closed,
 }

@@ -5,6 +5,9 @@
 pub enum FailureKind {
     /// The port refused: the process is gone.
     Refused,
+    /// No connection for a reason that lies with this process or its machine: no descriptor, no port, no memory, no answer
+    /// from the resolver. It says nothing of the worker.
+    Local,
     /// No connection within the connect timeout, or no route.
     ConnectTimeout,
     /// The connection closed before the reply's head.
@@ -24,10 +27,16 @@ pub enum FailureKind {
 }
 
 impl FailureKind {
+    /// Whether it may be that time ran out.
+    pub(crate) fn is_timeout(self) -> bool {
+        matches!(self, Self::ConnectTimeout | Self::FirstByteTimeout | Self::MidStream)
+    }
+
     /// The word used in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Refused => "refused",
+            Self::Local => "local",
             Self::ConnectTimeout => "connect_timeout",
             Self::ResetBeforeHead => "reset_before_head",
             Self::FirstByteTimeout => "first_byte_timeout",

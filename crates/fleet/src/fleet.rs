@@ -12,6 +12,7 @@ use crate::{
     board::{Board, Ejection},
     crew::Crew,
     feeds::{Feed, Feeds},
+    supervisor::AFTER_STALL,
     telemetry::FleetCollector,
 };
 
@@ -77,7 +78,8 @@ impl Fleet {
 
     /// Takes other workers and rules over. A worker that stays, by name and URL, stays as it is: its state, its cache and
     /// its streams go on, and what is new for it is asked for beside. One that is missing here, or has another URL, gets
-    /// no new requests and leaves ([`Fleet::leaving`]). Call inside a tokio runtime.
+    /// no new requests and leaves ([`Fleet::leaving`]); where a worker that was never ready yet comes in its place, it serves
+    /// until that one is ready, for a minute at most. Call inside a tokio runtime.
     ///
     /// # Errors
     ///
@@ -91,7 +93,8 @@ impl Fleet {
         self.crew.drain(name, drained)
     }
 
-    /// Workers that were taken out of the configuration and are still here, for the sake of their running requests.
+    /// Workers that were taken out of the configuration, get nothing new, and are still here for the sake of their running
+    /// requests.
     pub fn leaving(&self) -> Vec<WorkerId> {
         self.crew.leaving()
     }
@@ -143,7 +146,13 @@ impl Fleet {
 
     /// A request failed at this worker: the next snapshot already reflects it. Cheap and non-blocking; unknown workers
     /// are ignored.
+    ///
+    /// A time-out that may be of this process's own making, since it stood still, is not held against the worker.
     pub fn report_failure(&self, worker: WorkerId, kind: FailureKind) {
+        if kind.is_timeout() && self.board.clock.resumed_within(AFTER_STALL) {
+            self.board.want_look(worker);
+            return;
+        }
         self.board.request_failed(worker, kind);
     }
 
@@ -157,6 +166,16 @@ impl Fleet {
     /// non-blocking.
     pub fn report_success(&self, worker: WorkerId) {
         self.board.request_succeeded(worker);
+    }
+
+    /// A request's reply has begun; what becomes of it is reported later. Cheap and non-blocking.
+    pub fn report_answer(&self, worker: WorkerId) {
+        self.board.request_answered(worker);
+    }
+
+    /// Whether a request failed at this worker in the last ten seconds and none was answered since.
+    pub fn failed_lately(&self, worker: WorkerId) -> bool {
+        self.board.failed_lately(worker)
     }
 
     /// Whether a target's events are believed. One whose are not is known by our own decisions, and its stream is fetched

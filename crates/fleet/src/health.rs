@@ -46,6 +46,8 @@ pub(crate) enum Check {
     Refused,
     /// Anything else: a timeout, an unexpected status, nonsense.
     Failed,
+    /// This process could not ask: no verdict on the worker.
+    NotMade,
 }
 
 /// What to do next, and how long to wait before.
@@ -103,6 +105,9 @@ impl Health {
             Check::Passed => self.passed(now),
             Check::Loading => self.loading(now),
             Check::Refused => self.down(),
+            // Whoever was never asked cannot be used; who was is as before.
+            Check::NotMade if self.state == WorkerState::Unknown => self.down(),
+            Check::NotMade => {}
             Check::Failed => {
                 self.passed_checks = 0;
                 self.failed_checks = self.failed_checks.saturating_add(1);
@@ -184,7 +189,7 @@ impl Health {
                 }
             }
             // The worker's own word that it cannot serve now is no fault; the check that follows tells why.
-            FailureKind::Unavailable => {}
+            FailureKind::Unavailable | FailureKind::Local => {}
             _ => {
                 self.failed_requests = self.failed_requests.saturating_add(1);
                 if self.state == WorkerState::Ready && others && self.failed_requests >= self.settings.eject_after {
@@ -357,6 +362,27 @@ mod tests {
         assert_eq!(health.next(at(1)), Next::CheckIn(Duration::from_secs(30)));
         assert_eq!(health.checked(at(30), Check::Passed), WorkerState::Ejected);
         assert_eq!(health.checked(at(31), Check::Passed), WorkerState::Ready);
+    }
+
+    #[test]
+    fn a_check_or_request_that_this_process_could_not_make_is_no_verdict() {
+        let mut health = ready();
+        for _ in 0..50 {
+            assert_eq!(health.checked(at(1), Check::NotMade), WorkerState::Ready);
+            assert_eq!(health.request_failed(at(1), FailureKind::Local, true), WorkerState::Ready);
+        }
+        // Nor does it begin a row anew.
+        for (check, state) in [
+            (Check::Failed, WorkerState::Ready),
+            (Check::Failed, WorkerState::Ready),
+            (Check::NotMade, WorkerState::Ready),
+            (Check::Failed, WorkerState::Down),
+            (Check::NotMade, WorkerState::Down),
+        ] {
+            assert_eq!(health.checked(at(2), check), state);
+        }
+        // A start does not wait for a verdict that nobody can give.
+        assert_eq!(Health::new(SETTINGS).checked(at(0), Check::NotMade), WorkerState::Down);
     }
 
     #[test]

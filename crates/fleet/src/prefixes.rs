@@ -11,6 +11,7 @@ use net::{Clock, WorkerUrl};
 use parking_lot::Mutex;
 use prefix_view::{Holder, Offloading, PrefixHash, PrefixHashKind, PrefixIndex, ViewSettings};
 use prometheus_client::registry::Registry;
+use supervision::supervise;
 use tokio::task::JoinHandle;
 
 use self::kept::Kept;
@@ -69,7 +70,8 @@ impl Prefixes {
             let sink = PrefixSink::new(view.index(), source.backend_name.as_str(), kind);
             sources.push(SseSource::spawn(spec, Box::new(sink), clock));
         }
-        let sweeper = tokio::spawn(sweep(view.index(), clock));
+        let swept = view.index();
+        let sweeper = tokio::spawn(supervise("prefix_sweep", move || sweep(Arc::clone(&swept), clock)));
         Ok(Some(Self { view, sources: Mutex::new(sources), sweeper }))
     }
 

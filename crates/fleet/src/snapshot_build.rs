@@ -41,19 +41,12 @@ struct Listed<'a> {
 #[derive(Default)]
 struct Draft<'a> {
     listed: Vec<Listed<'a>>,
-    artefacts: Option<Arc<ModelArtefacts>>,
     max_model_len: Option<u32>,
 }
 
 impl<'a> Draft<'a> {
     fn add(&mut self, entry: &'a Entry, lora: Option<Arc<str>>, base: &'a Arc<str>) {
         self.listed.push(Listed { entry, lora, base });
-        // The first worker with a tokenizer speaks for the model; equal files are one object anyway.
-        let better =
-            |found: &&Arc<ModelArtefacts>| self.artefacts.as_ref().is_none_or(|known| found.better_than(known));
-        if let Some(found) = entry.artefacts.get(base).filter(better) {
-            self.artefacts = Some(Arc::clone(found));
-        }
     }
 
     fn limit(&mut self, max_model_len: Option<u32>) {
@@ -64,7 +57,6 @@ impl<'a> Draft<'a> {
     }
 
     fn finish(self, id: Arc<str>) -> ModelView {
-        let ready = |entry: &Entry| entry.view.state == WorkerState::Ready;
         let generates = |view: &WorkerView| !view.only_prefills();
         let panic = !self.listed.iter().any(|listed| ready(listed.entry) && generates(&listed.entry.view));
         let mut candidates = Vec::new();
@@ -88,10 +80,31 @@ impl<'a> Draft<'a> {
             split: self.listed.iter().any(|listed| listed.entry.view.role != Role::Unified),
             candidates,
             unusable,
-            artefacts: self.artefacts.unwrap_or_default(),
+            artefacts: agreed_artefacts(&self.listed),
             max_model_len: self.max_model_len,
         }
     }
+}
+
+fn ready(entry: &Entry) -> bool {
+    entry.view.state == WorkerState::Ready
+}
+
+/// The tokenizer and template of a model: those that all its workers have. No worker's are used for another one's
+/// prompts: what is known of that one's cache would be wrong, and a bad worker would decide for all of them.
+///
+/// Workers that serve now are asked first. One of which nothing is known yet says nothing against the others.
+fn agreed_artefacts(listed: &[Listed<'_>]) -> Arc<ModelArtefacts> {
+    let found = |listed: &&Listed<'_>| listed.entry.artefacts.contains_key(listed.base);
+    let mut known: Vec<_> = listed.iter().filter(|listed| ready(listed.entry)).filter(found).collect();
+    if known.is_empty() {
+        known = listed.iter().filter(found).collect();
+    }
+    let named = |listed: &&Listed<'_>| {
+        let artefacts = listed.entry.artefacts.get(listed.base)?;
+        Some((Arc::clone(&listed.entry.view.name), Arc::clone(artefacts)))
+    };
+    ModelArtefacts::agreed(known.iter().filter_map(named))
 }
 
 /// Workers tried when none is ready: those that served before and whose checks or requests fail. A refused connection
@@ -141,7 +154,7 @@ mod tests {
     use net::Clock;
 
     use super::*;
-    use crate::ServedModel;
+    use crate::{ServedModel, TokenizerSource};
 
     /// A worker that serves `m`, in this role and state.
     fn entry(id: u32, role: Role, state: WorkerState) -> Entry {
@@ -182,5 +195,43 @@ mod tests {
         assert!(model.panic);
         assert_eq!(ids(&model), [0, 1], "the decode worker may be well, and nobody needs the other one");
         assert_eq!(model.unusable.len(), 1);
+    }
+
+    /// A worker with the tokenizer of a file; `None`: it brings none.
+    fn with_tokenizer(mut entry: Entry, tokenizer: Option<&Arc<prompt::PromptModel>>) -> Entry {
+        let source = if tokenizer.is_some() { TokenizerSource::Engine } else { TokenizerSource::None };
+        let found = ModelArtefacts { prompt: tokenizer.cloned(), source, problem: None };
+        entry.artefacts.insert("m".into(), Arc::new(found));
+        entry
+    }
+
+    #[test]
+    #[contract("S64")]
+    fn no_worker_s_tokenizer_is_used_for_a_worker_that_has_another_one_or_none() {
+        use WorkerState::{Down, Ready};
+        let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../tests/fixtures/vllm-real/tiny-qwen/tokenizer.json");
+        let json = std::fs::read(file).expect("the fixture is there");
+        let load = || {
+            let artefacts = prompt::Artefacts { tokenizer_json: &json, tokenizer_config: None, chat_template: None };
+            Arc::new(prompt::PromptModel::load(artefacts).expect("the fixture is a model's own file"))
+        };
+        let (one, other) = (load(), load());
+        let worker = |id, state, tokenizer| with_tokenizer(entry(id, Role::Unified, state), tokenizer);
+        let artefacts = |entries: &[Entry]| Arc::clone(&model(entries).artefacts);
+
+        let same = artefacts(&[worker(0, Ready, Some(&one)), worker(1, Ready, Some(&one))]);
+        assert!(same.prompt.as_ref().is_some_and(|prompt| Arc::ptr_eq(prompt, &one)));
+        for second in [Some(&other), None] {
+            for (first, second) in [(Some(&one), second), (second, Some(&one))] {
+                let different = artefacts(&[worker(0, Ready, first), worker(1, Ready, second)]);
+                assert!(different.prompt.is_none());
+                assert!(different.problem.as_deref().is_some_and(|problem| problem.contains("different tokenizers")));
+            }
+        }
+        let unknown = artefacts(&[worker(0, Ready, Some(&one)), entry(1, Role::Unified, Ready)]);
+        assert!(unknown.prompt.is_some(), "a worker that was not asked yet says nothing");
+        let gone = artefacts(&[worker(0, Ready, Some(&one)), worker(1, Down, Some(&other))]);
+        assert!(gone.prompt.is_some(), "a worker that is down says nothing while others serve");
     }
 }

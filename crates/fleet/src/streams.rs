@@ -56,7 +56,7 @@ impl Streams {
         self.stop(board, id).await;
         // A new stream tells its history from the beginning: on top of what the old one told, blocks would count twice,
         // and what was removed in between would stay.
-        followed.into_iter().for_each(|target| board.index.clear(target));
+        board.forget_cache(followed);
         self.wanted = wanted;
         self.model = Some(Arc::clone(model));
         self.start_missing(board, settings, worker);
@@ -101,6 +101,11 @@ impl Streams {
         });
     }
 
+    /// Has [`Streams::start_missing`] called then.
+    pub(crate) fn start_missing_at(&mut self, at: Moment) {
+        self.retry_at = Some(at);
+    }
+
     /// When [`Streams::start_missing`] is to be called.
     pub(crate) fn retry_at(&self) -> Option<Moment> {
         self.retry_at
@@ -111,12 +116,11 @@ impl Streams {
         if !std::mem::take(&mut self.one_ended) {
             return;
         }
-        board.with(worker.0, |entry| {
-            for target in entry.followed(|stream| stream.source.ended()) {
-                error!(worker = %worker.1, rank = target.rank.0, "event stream's task ended by itself: its part of the index is dropped");
-                board.index.clear(target);
-            }
-        });
+        let ended = board.with(worker.0, |entry| entry.followed(|stream| stream.source.ended())).unwrap_or_default();
+        for target in &ended {
+            error!(worker = %worker.1, rank = target.rank.0, "event stream's task ended by itself: its part of the index is dropped");
+        }
+        board.forget_cache(ended);
         self.retry_at = Some(board.clock.now() + RETRY);
     }
 

@@ -8,6 +8,7 @@ use std::{sync::Arc, time::Duration};
 use config::Engine;
 use futures_util::future::BoxFuture;
 use kv_blocks::{BlockSize, Moment};
+use supervision::Task;
 use tokio::sync::{Notify, watch};
 use tracing::{info, warn};
 
@@ -21,6 +22,9 @@ use crate::{
     streams::Streams,
 };
 
+/// Time-outs within this time after a stall of this process are not held against a worker: its answer may have come
+/// meanwhile, and its request may have gone out late.
+pub(crate) const AFTER_STALL: Duration = Duration::from_secs(2);
 /// Failed requests ask for a look at most this often.
 const LEAST_BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 /// A worker that stays well for this long without its stream has only lost the stream.
@@ -66,9 +70,17 @@ pub(crate) struct Supervisor {
     /// Reads of the load that failed, since the last one that did not.
     scrapes_failed: u32,
     last_stream_look: Moment,
+    last_check: LastCheck,
     /// The state last said, and when the present one began.
     told: Option<WorkerState>,
     ready_since: Moment,
+}
+
+/// Whether the last check could be made; where not, the reason lies with this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LastCheck {
+    Made,
+    NotMade,
 }
 
 /// A look under way.
@@ -115,6 +127,7 @@ impl Supervisor {
             last_scrape: start,
             scrapes_failed: 0,
             last_stream_look: start,
+            last_check: LastCheck::Made,
             told: None,
             ready_since: start,
         }
@@ -125,10 +138,28 @@ impl Supervisor {
         tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => {}
-            () = self.keep() => {}
+            () = self.keep_supervised() => {}
         }
         (self.look, self.aside) = (None, None);
         self.streams.stop(&self.board, self.orders.id).await;
+    }
+
+    /// The worker stays what the board says of it: requests go on by that while nobody looks.
+    async fn keep_supervised(&mut self) {
+        let mut task = Task::new("worker");
+        while task.attempt(self.keep()).await.is_none() {
+            self.recover();
+        }
+    }
+
+    /// Makes whole what a panic may have broken: what ran is not polled again, orders that were being taken are taken again,
+    /// with which the worker is asked anew who it is, and wanted streams that do not run are started. Those that run are
+    /// tasks of their own and go on.
+    fn recover(&mut self) {
+        (self.look, self.aside) = (None, None);
+        self.known = false;
+        self.given.mark_changed();
+        self.streams.start_missing_at(self.board.clock.now());
     }
 
     async fn keep(&mut self) {
@@ -240,7 +271,14 @@ impl Supervisor {
             }
             Ok(News::Nothing) | Err(_) => {}
         }
+        self.note_whether_made(result.as_ref().err());
         let before = self.state();
+        let failed = result.as_ref().is_err_and(|trouble| trouble.check == Check::Failed);
+        if failed && before == WorkerState::Ready && self.board.clock.resumed_within(AFTER_STALL) {
+            // Its time ran out while this process stood still: it is looked at again before it is blamed.
+            self.concerned = true;
+            return;
+        }
         self.board.checked(id, result.as_ref().map(drop));
         let after = self.state();
         match &result {
@@ -260,6 +298,15 @@ impl Supervisor {
         if from == WorkerState::Down && after == WorkerState::Down && result.is_err() {
             self.board.knocked_in_vain(id, false);
         }
+    }
+
+    /// Says once that checks cannot be made.
+    fn note_whether_made(&mut self, trouble: Option<&Trouble>) {
+        let not_made = trouble.filter(|trouble| trouble.check == Check::NotMade);
+        if let (Some(trouble), LastCheck::Made) = (not_made, self.last_check) {
+            warn!(worker = %self.orders.name, reason = %trouble.text, "a health check could not be made: no verdict on the worker");
+        }
+        self.last_check = if not_made.is_some() { LastCheck::NotMade } else { LastCheck::Made };
     }
 
     /// Takes over what was asked beside the looks.
@@ -329,7 +376,7 @@ impl Supervisor {
             let id = self.orders.id;
             let followed = self.board.with(id, |entry| entry.followed(|_| true)).unwrap_or_default();
             self.streams.stop(&self.board, id).await;
-            followed.into_iter().for_each(|target| self.board.index.clear(target));
+            self.board.forget_cache(followed);
             self.board.change(id, |entry| entry.events_wanted = orders.streams.wanted());
         }
         self.looker.orders = Arc::clone(&orders);
@@ -350,7 +397,8 @@ impl Supervisor {
                 warn!(worker = %name, was = old_base.as_deref(), is = %base, "serves another model now: its cache is forgotten");
             }
             self.streams.stop(&self.board, id).await;
-            self.board.with(id, |entry| entry.view.targets().for_each(|target| self.board.index.clear(target)));
+            // With it goes which model it serves: what it registers for next is another one, or has other ranks.
+            self.board.forget_model(id);
         }
         self.board.change(id, |entry| {
             entry.artefacts = std::mem::take(&mut found.artefacts);
@@ -373,10 +421,13 @@ impl Supervisor {
             view.num_blocks = metrics.and_then(|metrics| metrics.num_blocks);
             for target in entry.view.targets() {
                 self.board.index.register(target, Arc::clone(base));
+                if entry.distrusted.contains(&target.rank) {
+                    self.board.index.trust(target, false);
+                }
             }
         });
         if let Some(other) = self.board.disagrees(id, base) {
-            warn!(worker = %name, %other, model = %base, "two workers serve one model with different tokenizers: the first one's is used for both");
+            warn!(worker = %name, %other, model = %base, "two workers serve one model with different tokenizers, or one of them without: none is used");
         }
         let now = self.board.clock.now();
         if let Some((at, scrape)) = found.scrape.take() {

@@ -21,19 +21,19 @@ use routing::{
     KvTally, PrefixTally, Router,
     receipt::{DecisionIds, Ring},
 };
+use supervision::contain;
+use tokio::sync::watch;
 
 use crate::{
     alike::Alike,
     cut_switch::CutSwitch,
     decision_log::DecisionLog,
-    desk::Desk,
     embedder::Embedder,
     ids::Ids,
     judge::Judge,
     keeper::Keeper,
     keys::Keys,
     load_telemetry::LoadCollector,
-    lobby::{Lobby, Waiting},
     memory::Memory,
     metrics::{Metrics, Results},
     model_lists::{ModelListSettings, ModelLists},
@@ -41,11 +41,12 @@ use crate::{
     model_routing::ModelRouting,
     on_hold::OnHold,
     prefix_telemetry::PrefixCollector,
+    queue_waiters::QueueWaiters,
     request::{
-        ClusterSettings, Clusters, Disaggregation, HookSettings, Hooks, Identify, Prefills, ReplyHeaders, Rewriting,
-        SharedTokens, StreamLimits, TokenCache, ToldTokens, hedge_results,
+        BodyBudget, ClusterSettings, Clusters, Disaggregation, EngineTokens, HookSettings, Hooks, Identify, Prefills,
+        ReplyHeaders, Rewriting, SharedTokens, StreamLimits, TokenCache, ToldTokens, WaitLimits, hedge_results,
     },
-    reservations::Reservations,
+    reservations::{CallTime, Reservations},
     response_homes::ResponseHomes,
     retry::{RetryBudget, RetryPermit, RetryRules},
     shared_prefixes::{SharedPrefixSettings, SharedPrefixes},
@@ -71,8 +72,11 @@ pub struct Limits {
     pub max_connections: usize,
     /// An idle connection is closed after this.
     pub keep_alive: Duration,
-    /// A request head must be complete this long after its first byte.
+    /// A request head must be complete this long after its first byte, and the first one of a connection this long after the
+    /// connection was accepted.
     pub head_timeout: Duration,
+    /// A request body must be complete this long after its head.
+    pub body_timeout: Duration,
     /// A client that takes nothing of its reply for this long is given up.
     pub client_stall: Duration,
     /// Whether a client that ended its side of the connection still waits for its reply; if not, it is gone.
@@ -127,8 +131,8 @@ pub struct Rules {
     pub session_headers: Vec<HeaderName>,
     /// How prompts are computed apart from their replies.
     pub disaggregation: Disaggregation,
-    /// How requests wait.
-    pub waiting: Waiting,
+    /// How long requests wait.
+    pub waiting: WaitLimits,
     /// Workers for prompts that mean alike, if any.
     pub clusters: Option<ClusterSettings>,
     /// How who served which beginning is remembered, if at all.
@@ -190,8 +194,7 @@ pub struct Gateway {
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) router: Arc<Router>,
     /// The same router, for whatever may release requests that it holds.
-    pub(crate) desk: Arc<Desk>,
-    pub(crate) lobby: Arc<Lobby>,
+    pub(crate) waiters: Arc<QueueWaiters>,
     pub(crate) ring: Arc<Ring>,
     pub(crate) prefix_tally: Arc<PrefixTally>,
     pub(crate) kv_tally: Arc<KvTally>,
@@ -203,6 +206,7 @@ pub struct Gateway {
     pub(crate) rules: RequestRules,
     pub(crate) identify: Arc<Identify>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) bodies: Arc<BodyBudget>,
     pub(crate) pools: Pools,
     pub(crate) ids: Arc<Ids>,
     pub(crate) decision_ids: Arc<DecisionIds>,
@@ -228,6 +232,8 @@ pub struct Gateway {
     pub(crate) running: Arc<AtomicU64>,
     /// Whether a drain has begun.
     pub(crate) leaving: Arc<AtomicBool>,
+    /// Whether clients cannot connect any more, though no drain asked for that.
+    pub(crate) failed: Arc<watch::Sender<bool>>,
     /// Whether the configuration on disk is not the one in force, because it was refused.
     pub(crate) config_refused: Arc<AtomicBool>,
     budget: RetryBudget,
@@ -249,6 +255,7 @@ pub(crate) struct RequestRules {
     pub(crate) rewriting: Rewriting,
     pub(crate) deduplication: Option<Duration>,
     pub(crate) hedge_after: Option<Duration>,
+    pub(crate) waiting: WaitLimits,
 }
 
 impl RequestRules {
@@ -267,6 +274,7 @@ impl RequestRules {
             rewriting: rules.rewriting,
             deduplication: rules.deduplication,
             hedge_after: rules.hedge_after,
+            waiting: rules.waiting,
         }
     }
 }
@@ -292,8 +300,7 @@ impl Gateway {
         } = parts;
         let names = std::mem::take(&mut rules.names);
         let hooks = Hooks::new(std::mem::take(&mut rules.hooks), registry);
-        let lobby = Arc::new(Lobby::new(rules.waiting));
-        let load = LoadCollector { fleet: Arc::clone(&fleet), router: Arc::clone(&router), lobby: Arc::clone(&lobby) };
+        let load = LoadCollector { fleet: Arc::clone(&fleet), router: Arc::clone(&router) };
         registry.register_collector(Box::new(load));
         registry.register_collector(Box::new(PrefixCollector {
             fleet: Arc::clone(&fleet),
@@ -302,15 +309,11 @@ impl Gateway {
         }));
         let ids = Ids::new();
         let pools = Pools::default();
-        let identify = Arc::new(Identify::new(
-            rules.scheme,
-            rules.tokenize_budget,
-            clock,
-            Arc::clone(&fleet),
-            pools.clone(),
-            rules.connect_timeout,
-            ToldTokens { here: rules.token_cache, shared: tokens },
-        ));
+        pools.local_faults.register(registry);
+        let budget = rules.tokenize_budget;
+        let told = ToldTokens { here: rules.token_cache, shared: tokens };
+        let engine = EngineTokens::new(Arc::clone(&fleet), pools.clone(), clock, budget, rules.connect_timeout, told);
+        let identify = Arc::new(Identify::new(rules.scheme, budget, clock, engine, registry));
         let clusters = rules.clusters.clone().map(|settings| {
             let help = "Requests by what came of looking for their semantic cluster";
             let all = ["matched", "named", "below_threshold", "not_learnt", "no_text", "failed"];
@@ -321,6 +324,7 @@ impl Gateway {
             let (fleet, pools) = (Arc::clone(&fleet), pools.clone());
             Arc::new(Embedder::new(fleet, pools, clock, rules.connect_timeout, Arc::from(model)))
         });
+        let metrics = Arc::new(Metrics::new(registry));
         Self {
             meaning,
             lmcache,
@@ -335,8 +339,7 @@ impl Gateway {
             shared_prefixes: rules.shared_prefixes.map(|settings| Arc::new(SharedPrefixes::new(settings))),
             judge: Arc::new(Judge::new(parity, Arc::clone(&fleet), clock)),
             fleet,
-            desk: Arc::new(Desk::new(Arc::clone(&router), clock)),
-            lobby,
+            waiters: Arc::new(QueueWaiters::new(Arc::clone(&router), clock)),
             router,
             ring,
             prefix_tally,
@@ -353,12 +356,14 @@ impl Gateway {
             memory: Arc::new(Memory::registered(registry)),
             prefill: Arc::new(Prefills::new(rules.disaggregation)),
             rules: RequestRules::of(rules),
-            metrics: Arc::new(Metrics::new(registry)),
+            bodies: BodyBudget::new(metrics.held_body_bytes.clone()),
+            metrics,
             pools,
             decision_ids: Arc::new(DecisionIds::new(ids.draw())),
             cut: Arc::default(),
             running: Arc::default(),
             leaving: Arc::default(),
+            failed: Arc::default(),
             config_refused: Arc::default(),
             ids: Arc::new(ids),
         }
@@ -369,7 +374,6 @@ impl Gateway {
     /// tokenising) stays as it is here.
     #[must_use]
     pub fn reconfigured(&self, limits: Limits, mut rules: Rules) -> Self {
-        self.lobby.reconfigure(rules.waiting);
         self.alike.reconfigure(rules.deduplication.unwrap_or_default());
         self.model_lists.reconfigure(rules.model_lists);
         Self {
@@ -393,13 +397,17 @@ impl Gateway {
         self.config_refused.store(refused, Ordering::Relaxed);
     }
 
-    /// Tells router, parity and reservations that time has passed.
-    pub(crate) fn tick(&self) {
-        let now = self.clock.now();
-        self.desk.tick();
-        self.judge.tick(now);
-        self.on_hold.tick(now);
-        self.reservations.tick(now, &self.fleet.snapshot(), &self.ring);
+    /// Clients cannot connect any more: probes say so from now on.
+    pub(crate) fn fail(&self) {
+        self.failed.send_replace(true);
+    }
+
+    /// Ends what others left to run out: pauses of workers that throttle, idle connections to workers, and reservations.
+    pub(crate) fn end_overdue(&self) {
+        let at = CallTime::now(self.clock);
+        self.on_hold.tick(at.now);
+        self.pools.reap(at.now);
+        self.reservations.tick(at, &self.fleet.snapshot(), &self.ring);
     }
 
     /// Takes leave of workers that are not configured any more and have nothing left to do.
@@ -407,11 +415,11 @@ impl Gateway {
         for worker in self.fleet.leaving().into_iter().filter(|worker| self.requests_on(*worker) == 0) {
             // Aside, as a stream takes its time to end; of two tasks for one worker the second finds nothing to do.
             let (fleet, router, pools) = (Arc::clone(&self.fleet), Arc::clone(&self.router), self.pools.clone());
-            tokio::spawn(async move {
+            tokio::spawn(contain("worker_removal", async move {
                 fleet.remove(worker).await;
                 router.forget(worker);
                 pools.forget(worker);
-            });
+            }));
         }
     }
 

@@ -73,13 +73,19 @@ impl Gateway {
         Health { status, workers: Workers { ready, total }, degraded }
     }
 
-    #[expect(clippy::unused_self, reason = "the answer being given at all is what it says")]
+    /// What neither of the two probes is well with: clients cannot connect, and this process is about to end.
+    pub(crate) fn failure(&self) -> Option<Probe> {
+        self.failed.borrow().then(|| Probe::because("failed", "the data listener cannot accept connections"))
+    }
+
     pub(crate) fn live(&self) -> Probe {
-        Probe::well()
+        self.failure().unwrap_or_else(Probe::well)
     }
 
     pub(crate) fn ready(&self) -> Probe {
-        if self.leaving.load(Ordering::Relaxed) {
+        if let Some(failure) = self.failure() {
+            failure
+        } else if self.leaving.load(Ordering::Relaxed) {
             Probe::draining()
         } else if self.fleet.snapshot().ready() > 0 {
             Probe::well()

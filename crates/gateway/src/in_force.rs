@@ -21,6 +21,13 @@ impl InForce {
         self.0.load_full()
     }
 
+    /// Resolves when clients cannot connect any more, though no drain asked for that.
+    pub async fn failed(&self) {
+        let mut failed = self.now().failed.subscribe();
+        // The sender lives as long as any gateway does.
+        let _ = failed.wait_for(|failed| *failed).await;
+    }
+
     /// Requests that begin from now on go by other limits and rules.
     pub fn reconfigure(&self, limits: Limits, rules: Rules) {
         self.0.store(Arc::new(self.now().reconfigured(limits, rules)));

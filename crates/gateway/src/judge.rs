@@ -76,13 +76,19 @@ impl Judge {
 
     /// Does what changes ask for. For one caller at a time: of two changes of one target the later is to come last.
     pub(crate) fn act(&self) {
-        let changes = std::mem::take(&mut *self.changes.lock());
-        for change in changes.into_values() {
+        // One at a time: a panic costs one change, and not those that wait behind it.
+        while let Some(change) = self.next_change() {
             if let Some(trusted) = change.trust() {
                 self.fleet.trust(change.target, trusted);
             }
             self.tell(&change);
         }
+    }
+
+    fn next_change(&self) -> Option<Change> {
+        let mut changes = self.changes.lock();
+        let target = *changes.keys().next()?;
+        changes.remove(&target)
     }
 
     fn tell(&self, change: &Change) {

@@ -22,6 +22,7 @@ use futures_util::{StreamExt, stream};
 use net::Clock;
 use parking_lot::Mutex;
 use response_cache::{CacheKey, Entry, Generation, ResponseCache};
+use supervision::Task;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -83,12 +84,9 @@ impl Keeper {
     pub(crate) fn start(cache: Arc<ResponseCache>, clock: Clock) -> Arc<Self> {
         let (queue, mut waiting) = mpsc::channel(WAITING);
         let task = tokio::spawn(async move {
-            let replies = stream::poll_fn(move |cx| waiting.poll_recv(cx));
-            let keep = |reply: WholeReply| {
-                let cache = Arc::clone(&cache);
-                async move { store(&cache, clock, reply).await }
-            };
-            replies.for_each_concurrent(AT_A_TIME, keep).await;
+            // A panic costs the replies that are just being put together; those that wait outlive it.
+            let mut task = Task::new("reply_keeper");
+            while task.attempt(keep_all(&mut waiting, &cache, clock)).await.is_none() {}
         });
         Arc::new(Self { marks: Marks::default(), queue, held_bytes: Arc::default(), task })
     }
@@ -162,12 +160,17 @@ impl Drop for Mark {
     }
 }
 
+async fn keep_all(waiting: &mut mpsc::Receiver<WholeReply>, cache: &ResponseCache, clock: Clock) {
+    let replies = stream::poll_fn(|cx| waiting.poll_recv(cx));
+    replies.for_each_concurrent(AT_A_TIME, |reply| store(cache, clock, reply)).await;
+}
+
 async fn store(cache: &ResponseCache, clock: Clock, reply: WholeReply) {
     let WholeReply { dialect, form, body, room, begun, sought, mark } = reply;
     let key = mark.key;
     let is_long = body.len() > LONG;
     let make = move || made(dialect, form, &body);
-    // A panic would end the task that all replies are kept by.
+    // A panic would cost those that are put together beside it.
     let made = match is_long {
         true => tokio::task::spawn_blocking(make).await.map_err(drop),
         false => std::panic::catch_unwind(AssertUnwindSafe(make)).map_err(drop),

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use kv_blocks::Target;
 use routing::ReservationId;
 
-use crate::desk::Desk;
+use crate::queue_waiters::QueueWaiters;
 
 /// The reservation of one attempt. Dropping it frees the load, whatever path led there: the end of a reply, an error,
 /// a client that hung up, a panic. There is no other way to free it and no way to forget it.
 #[derive(Debug)]
 #[must_use = "dropping the lease frees the load"]
 pub(crate) struct Lease {
-    desk: Arc<Desk>,
+    waiters: Arc<QueueWaiters>,
     id: ReservationId,
     target: Target,
     first_token_seen: bool,
@@ -33,8 +33,8 @@ enum End {
 }
 
 impl Lease {
-    pub(crate) fn new(desk: Arc<Desk>, id: ReservationId, target: Target) -> Self {
-        Self { desk, id, target, first_token_seen: false, end: End::Done, prefill: None }
+    pub(crate) fn new(waiters: Arc<QueueWaiters>, id: ReservationId, target: Target) -> Self {
+        Self { waiters, id, target, first_token_seen: false, end: End::Done, prefill: None }
     }
 
     /// The same, with the load of whoever computes the prompt.
@@ -77,7 +77,7 @@ impl Lease {
         self.prefill_over(true);
         if !self.first_token_seen {
             self.first_token_seen = true;
-            self.desk.first_token(self.id);
+            self.waiters.first_token(self.id);
         }
     }
 
@@ -98,9 +98,9 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         match self.end {
-            End::Done => self.desk.done(self.id),
-            End::Failed => self.desk.failed(self.id),
-            End::Unsent => self.desk.withdrawn(self.id),
+            End::Done => self.waiters.done(self.id),
+            End::Failed => self.waiters.failed(self.id),
+            End::Unsent => self.waiters.withdrawn(self.id),
         }
     }
 }

@@ -7,13 +7,12 @@
 //! again once a byte has gone out.
 
 mod alike;
-mod client_stream;
 mod cut_switch;
 mod decision_log;
-mod desk;
 mod embedder;
 mod gateway;
 mod health;
+mod housekeeping;
 mod ids;
 mod in_force;
 mod judge;
@@ -22,16 +21,17 @@ mod keys;
 mod lease;
 mod listener;
 mod load_telemetry;
-mod lobby;
 mod memory;
 mod metrics;
 mod model_lists;
 mod model_names;
 mod model_routing;
+mod model_watch;
 mod models;
 mod on_hold;
 mod prefix_telemetry;
 mod probes;
+mod queue_waiters;
 mod redis_pool;
 mod request;
 mod reservations;
@@ -47,7 +47,6 @@ pub use gateway::{CountLimits, Gateway, GatewayParts, Limits, Rules};
 pub use in_force::InForce;
 pub use keys::Keys;
 pub use listener::{Drained, Phase, serve};
-pub use lobby::Waiting;
 pub use model_lists::ModelListSettings;
 pub use model_names::{ModelNameRule, ModelNames};
 pub use model_routing::{ModelRouting, ModelRules};
@@ -55,7 +54,7 @@ pub use probes::{Probes, ProbesError};
 pub use redis_pool::RedisPool;
 pub use request::{
     Cluster, ClusterSettings, Connector, Disaggregation, HookSettings, ReplyHeaders, Rewriting, SharedTokens,
-    SharedTokensError, TokenCache,
+    SharedTokensError, TokenCache, WaitLimits,
 };
 pub use retry::RetryRules;
 pub use routes::{Body, Endpoint, ROUTES, Route, Scope};

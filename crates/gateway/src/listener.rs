@@ -9,18 +9,10 @@ use std::{
 use http::{HeaderValue, header::CONNECTION};
 use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::{
-    sync::{Semaphore, watch},
-    task::JoinSet,
-    time::MissedTickBehavior,
-};
+use net::server::{Acceptor, ClientStream, ConnectionSlot, InProgressBody};
+use tokio::{sync::watch, task::JoinSet};
 
-use crate::{
-    Gateway, InForce,
-    client_stream::{AnsweringBody, ClientStream},
-    memory::{self, ThisProcess},
-    request,
-};
+use crate::{Gateway, InForce, housekeeping, request};
 
 /// How a drain ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,50 +39,28 @@ pub enum Phase {
 
 /// Largest head that is read at all, in bytes; the configured limit is checked on what was read, with a proper error.
 const READ_BUFFER: usize = 64 * 1024;
-/// How often the router is told that time has passed.
-const TICK: Duration = Duration::from_secs(1);
 /// What is cut has this long to tell its client so. A client that does not take it is not waited for.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// Pause after an accept that failed for want of descriptors: a busy loop would take the core from running streams.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Panics of the accepting, without ten quiet seconds between them, after which it is given up: some two seconds of pauses.
+const MOST_PANICS: u32 = 6;
 
-/// Serves `listeners` until `phase` says so, then lets running requests end until it says that they are to be cut.
+/// Serves `listeners` until `phase` says so, then lets running requests end until it says that they are to be cut. Where it
+/// cannot go on accepting, [`InForce::failed`] tells; what runs goes on until `phase` says otherwise.
 pub async fn serve(gateway: Arc<InForce>, listeners: net::Listeners, phase: watch::Receiver<Phase>) -> Drained {
-    // Beside the accepting, which stands still at the limit of connections. What ticks is shared by every gateway that is
-    // ever in force.
-    let ticking = ticking(gateway.now());
-    let learning = learning(gateway.now());
-    let listing = gateway.now();
-    let remembering = Arc::clone(&gateway);
-    tokio::select! {
-        drained = accept_and_drain(gateway, listeners, phase) => drained,
-        never = ticking => match never {},
-        never = memory::watch(&remembering, ThisProcess) => match never {},
-        never = learning => match never {},
-        never = listing.keep_model_list() => match never {},
-    }
+    let unfinished = Unfinished(&gateway);
+    let housekeeping = housekeeping::start(&gateway);
+    let drained = accept_and_drain(Arc::clone(&gateway), listeners, phase).await;
+    drop(housekeeping);
+    std::mem::forget(unfinished);
+    drained
 }
 
-async fn learning(gateway: Arc<Gateway>) -> Infallible {
-    match &gateway.clusters {
-        Some(clusters) => clusters.learning().await,
-        None => std::future::pending().await,
-    }
-}
+/// Dropped only where serving ends otherwise than by a drain.
+struct Unfinished<'a>(&'a InForce);
 
-async fn ticking(gateway: Arc<Gateway>) -> Infallible {
-    let mut ticks = tokio::time::interval(TICK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            _ = ticks.tick() => {
-                gateway.tick();
-                gateway.see_off();
-            }
-            () = gateway.judge.changed() => {}
-            () = gateway.desk.pace() => {}
-        }
-        gateway.judge.act();
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.0.now().fail();
     }
 }
 
@@ -99,41 +69,28 @@ async fn accept_and_drain(
     listeners: net::Listeners,
     mut phase: watch::Receiver<Phase>,
 ) -> Drained {
-    let room = Arc::new(Semaphore::new(gateway.now().limits.max_connections));
-    let memory = Arc::clone(&gateway.now().memory);
+    let mut acceptor = Acceptor::new(listeners, gateway.now().limits.max_connections);
     let announced = tokio::spawn(announce(gateway.now(), phase.clone()));
+    // Not of the accepting: a panic there costs no connection.
     let mut connections = JoinSet::new();
+    let mut accepting = supervision::Task::new("accept");
     loop {
-        // At the limit new connections wait in the kernel's backlog: nothing is accepted only to be refused.
-        let permit = tokio::select! {
-            permit = Arc::clone(&room).acquire_owned() => permit.ok(),
-            () = reached(&mut phase, Phase::HandedOver) => break,
-        };
-        // Out of memory they wait there, too.
-        tokio::select! {
-            () = memory.has_room() => {}
-            () = reached(&mut phase, Phase::HandedOver) => break,
-        }
-        let stream = tokio::select! {
-            accepted = listeners.accept() => match accepted {
-                Ok(stream) => stream,
-                Err(error) => {
-                    tracing::warn!(%error, "accept failed, pausing");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
+        match accepting.run(accept(&gateway, &mut acceptor, &mut phase, &mut connections)).await {
+            Ok(()) => break,
+            Err(panicked) if panicked.in_a_row >= MOST_PANICS => {
+                gateway.now().fail();
+                break;
+            }
+            // Meanwhile connections wait in the kernel's backlog.
+            Err(_) => tokio::select! {
+                () = accepting.pause() => {}
+                () = reached(&mut phase, Phase::HandedOver) => break,
             },
-            () = memory.is_full() => continue,
-            () = reached(&mut phase, Phase::HandedOver) => break,
-        };
-        while connections.try_join_next().is_some() {}
-        let (gateway, phase) = (Arc::clone(&gateway), phase.clone());
-        connections.spawn(async move {
-            connection(gateway, stream, phase).await;
-            drop(permit);
-        });
+        }
     }
-    drop(listeners);
+    if let Some((stream, slot)) = acceptor.stop() {
+        connections.spawn(connection(Arc::clone(&gateway), stream, slot, phase.clone()));
+    }
     let ended = async { while connections.join_next().await.is_some() {} };
     tokio::select! {
         () = ended => {
@@ -153,6 +110,30 @@ async fn accept_and_drain(
     Drained { cut }
 }
 
+/// Accepts until another process does, or nobody is to.
+async fn accept(
+    gateway: &Arc<InForce>,
+    acceptor: &mut Acceptor,
+    phase: &mut watch::Receiver<Phase>,
+    connections: &mut JoinSet<()>,
+) {
+    let memory = Arc::clone(&gateway.now().memory);
+    loop {
+        // Out of memory new connections wait in the kernel's backlog: nothing is accepted only to be refused.
+        tokio::select! {
+            () = memory.has_room() => {}
+            () = reached(phase, Phase::HandedOver) => return,
+        }
+        let (stream, slot) = tokio::select! {
+            accepted = acceptor.next() => accepted,
+            () = memory.is_full() => continue,
+            () = reached(phase, Phase::HandedOver) => return,
+        };
+        while connections.try_join_next().is_some() {}
+        connections.spawn(connection(Arc::clone(gateway), stream, slot, phase.clone()));
+    }
+}
+
 /// Who asks whether we are ready is told as soon as we are not to get any more.
 async fn announce(gateway: Arc<Gateway>, mut phase: watch::Receiver<Phase>) {
     reached(&mut phase, Phase::Leaving).await;
@@ -164,21 +145,27 @@ async fn reached(phase: &mut watch::Receiver<Phase>, at: Phase) {
     drop(phase.wait_for(|phase| *phase >= at).await);
 }
 
-async fn connection(gateways: Arc<InForce>, stream: net::Stream, mut phase: watch::Receiver<Phase>) {
+async fn connection(
+    gateways: Arc<InForce>,
+    stream: net::Stream,
+    slot: ConnectionSlot,
+    mut phase: watch::Receiver<Phase>,
+) {
     let limits = gateways.now().limits;
-    let (stream, exchange) = ClientStream::new(stream, limits.head_timeout, limits.client_stall);
+    let (stream, exchange) = ClientStream::new(stream, slot, limits.head_timeout, limits.client_stall);
     let leaving = phase.clone();
-    let service = service_fn(|request: Request<Incoming>| {
-        let gateway = gateways.now();
-        let answering = exchange.begin();
-        let leaving = leaving.clone();
+    let service = service_fn(|mut request: Request<Incoming>| {
+        request.extensions_mut().insert(exchange.slot().peer());
+        let (gateways, exchange, leaving) = (Arc::clone(&gateways), exchange.clone(), leaving.clone());
         async move {
+            let answering = exchange.begin().await;
+            let gateway = gateways.now();
             let mut response = request::answer(gateway, request).await;
             // The client's next request is for somebody else.
             if *leaving.borrow() >= Phase::Leaving {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            Ok::<_, Infallible>(response.map(|body| AnsweringBody::new(body, answering)))
+            Ok::<_, Infallible>(response.map(|body| InProgressBody::new(body, answering)))
         }
     });
     let mut builder = hyper::server::conn::http1::Builder::new();
@@ -192,6 +179,8 @@ async fn connection(gateways: Arc<InForce>, stream: net::Stream, mut phase: watc
     tokio::pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,
+        // It is idle: nobody loses anything.
+        () = exchange.slot().must_close() => return,
         () = reached(&mut phase, Phase::Drain) => {
             connection.as_mut().graceful_shutdown();
             connection.await

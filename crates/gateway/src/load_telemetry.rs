@@ -6,17 +6,13 @@ use fleet::{Fleet, Snapshot, WorkerView};
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metrics::MetricType};
 use routing::Router;
 
-use crate::{
-    lobby::Lobby,
-    worker_labels::{MOST_WORKERS, OTHER},
-};
+use crate::worker_labels::{MOST_WORKERS, OTHER};
 
 /// Reads leases and requests in flight.
 #[derive(Debug)]
 pub(crate) struct LoadCollector {
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) router: Arc<Router>,
-    pub(crate) lobby: Arc<Lobby>,
 }
 
 impl Collector for LoadCollector {
@@ -34,7 +30,7 @@ impl Collector for LoadCollector {
             None,
             MetricType::Gauge,
         )?;
-        queued.encode_gauge(&i64::try_from(self.lobby.entries()).unwrap_or(i64::MAX))?;
+        queued.encode_gauge(&i64::try_from(self.router.held()).unwrap_or(i64::MAX))?;
         let mut in_flight = encoder.encode_descriptor(
             "warmroute_in_flight",
             "Requests that a worker is busy with",

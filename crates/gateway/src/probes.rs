@@ -1,7 +1,7 @@
 //! Liveness and readiness on a listener, a thread and a small runtime of their own.
 //!
 //! An orchestrator that asks there is answered also when the runtime that serves requests is kept from moving, and is told
-//! so: there `/livez` is 503 `stalled`. Not here: who may ask. What is said tells nothing but that.
+//! so: there `/livez` is 503 `stalled`, and 503 `failed` where clients cannot connect any more. Not here: who may ask. What is said tells nothing but that.
 
 use std::{convert::Infallible, sync::Arc, thread, time::Duration};
 
@@ -11,10 +11,14 @@ use http_body_util::Full;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use kv_blocks::Moment;
-use net::{Clock, ListenAddr, ListenError, Listener};
+use net::{
+    Clock, ListenAddr, ListenError, Listener,
+    server::{Acceptor, ClientStream, ConnectionSlot, InProgressBody},
+};
 use parking_lot::Mutex;
+use supervision::Task;
 use tokio::{
-    sync::{Semaphore, oneshot, watch},
+    sync::{oneshot, watch},
     task::{JoinHandle, JoinSet},
 };
 
@@ -27,10 +31,8 @@ const BEAT: Duration = Duration::from_millis(500);
 const STALLED: Duration = Duration::from_secs(5);
 /// Time for the head of a request, and for a connection to rest.
 const HEAD: Duration = Duration::from_secs(5);
-/// Connections at once; more wait.
+/// Connections at once. At the limit the longest idle one yields to a new one.
 const MOST_CONNECTIONS: usize = 64;
-/// Pause after an accept that failed for want of descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A running listener for probes. It ends when this is stopped or dropped.
 #[derive(Debug)]
@@ -88,25 +90,24 @@ impl Probes {
         phase: watch::Receiver<Phase>,
     ) -> Result<Self, ProbesError> {
         let clock = gateway.clock;
-        Self::answering(
-            address,
-            clock,
-            move || {
-                if *phase.borrow() == Phase::Run { gateway.ready() } else { Probe::draining() }
-            },
-        )
-        .await
+        let live = Arc::clone(&gateway);
+        let ready = move || match gateway.failure() {
+            None if *phase.borrow() != Phase::Run => Probe::draining(),
+            _ => gateway.ready(),
+        };
+        Self::answering(address, clock, move || live.live(), ready).await
     }
 
     async fn answering(
         address: ListenAddr,
         clock: Clock,
+        live: impl Fn() -> Probe + Send + Sync + 'static,
         ready: impl Fn() -> Probe + Send + Sync + 'static,
     ) -> Result<Self, ProbesError> {
         let heart = Arc::new(Heart::new(clock));
         let (bound, listening) = oneshot::channel::<Result<ListenAddr, ProbesError>>();
         let (stop, stopped) = oneshot::channel();
-        let asked = Arc::new(Asked { heart: Arc::clone(&heart), ready: Box::new(ready) });
+        let asked = Arc::new(Asked { heart: Arc::clone(&heart), live: Box::new(live), ready: Box::new(ready) });
         let thread = thread::Builder::new().name("probes".to_owned()).spawn(move || {
             let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime,
@@ -151,31 +152,50 @@ impl Drop for Probes {
 
 struct Asked {
     heart: Arc<Heart>,
+    live: Box<dyn Fn() -> Probe + Send + Sync>,
     ready: Box<dyn Fn() -> Probe + Send + Sync>,
 }
 
 async fn serve(listener: Listener, asked: Arc<Asked>) -> Infallible {
-    let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    // Not of the accepting: a panic there costs no connection.
+    let mut acceptor = Acceptor::new(listener, MOST_CONNECTIONS);
     let mut connections = JoinSet::new();
+    let mut task = Task::new("probe_accept");
     loop {
-        let permit = Arc::clone(&room).acquire_owned().await.ok();
-        let Ok(stream) = listener.accept().await else {
-            tokio::time::sleep(ACCEPT_PAUSE).await;
-            continue;
-        };
+        if let Some(never) = task.attempt(accept(&mut acceptor, &asked, &mut connections)).await {
+            match never {}
+        }
+    }
+}
+
+async fn accept(acceptor: &mut Acceptor, asked: &Arc<Asked>, connections: &mut JoinSet<()>) -> Infallible {
+    loop {
+        let (stream, slot) = acceptor.next().await;
         while connections.try_join_next().is_some() {}
-        let asked = Arc::clone(&asked);
-        connections.spawn(async move {
-            let service = service_fn(|request| std::future::ready(Ok::<_, Infallible>(asked.answer(&request))));
-            let mut builder = http1::Builder::new();
-            let stream = TokioIo::new(net::Stalling::new(stream, HEAD));
-            let ended =
-                builder.timer(TokioTimer::new()).header_read_timeout(HEAD).serve_connection(stream, service).await;
-            if let Err(error) = ended {
-                tracing::debug!(%error, "a prober's connection ended");
-            }
-            drop(permit);
-        });
+        connections.spawn(connection(stream, slot, Arc::clone(asked)));
+    }
+}
+
+async fn connection(stream: net::Stream, slot: ConnectionSlot, asked: Arc<Asked>) {
+    let (stream, exchange) = ClientStream::new(stream, slot, HEAD, HEAD);
+    let service = service_fn(|request| {
+        let (asked, exchange) = (Arc::clone(&asked), exchange.clone());
+        async move {
+            let answering = exchange.begin().await;
+            Ok::<_, Infallible>(asked.answer(&request).map(|body| InProgressBody::new(body, answering)))
+        }
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .serve_connection(TokioIo::new(stream), service);
+    let ended = tokio::select! {
+        ended = served => ended,
+        // It is idle: nobody loses anything.
+        () = exchange.slot().must_close() => return,
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a prober's connection ended");
     }
 }
 
@@ -192,7 +212,7 @@ impl Asked {
             "/livez" | "/readyz" if self.heart.stands_still() => {
                 Probe::because("stalled", "the runtime that serves requests stands still")
             }
-            "/livez" => Probe::well(),
+            "/livez" => (self.live)(),
             "/readyz" => (self.ready)(),
             _ => {
                 let there = Probe::because("unknown_route", "this listener answers /livez and /readyz");
@@ -232,7 +252,7 @@ mod tests {
     }
 
     async fn answering(ready: impl Fn() -> Probe + Send + Sync + 'static) -> Probes {
-        Probes::answering(ListenAddr::tcp("127.0.0.1", 0), Clock::system(), ready).await.unwrap()
+        Probes::answering(ListenAddr::tcp("127.0.0.1", 0), Clock::system(), Probe::well, ready).await.unwrap()
     }
 
     #[tokio::test]

@@ -12,6 +12,7 @@ use std::{sync::Arc, time::Duration};
 use dialect::{ApiError, ErrorCode};
 use fleet::{Snapshot, WorkerView};
 use kv_blocks::{Moment, WorkerId};
+use net::Clock;
 use parking_lot::Mutex;
 use routing::receipt::{DecisionId, Outcome, OutcomeKind, Ring};
 
@@ -25,6 +26,21 @@ pub(crate) struct Reservations {
     places: Mutex<Places>,
 }
 
+/// When somebody calls, on two time lines.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallTime {
+    /// For what a receipt tells.
+    pub(crate) now: Moment,
+    /// A reservation's life is counted in run time ([`net::RunTime`]): while this process stood still nobody could call.
+    pub(crate) run: Moment,
+}
+
+impl CallTime {
+    pub(crate) fn now(clock: Clock) -> Self {
+        Self { now: clock.now(), run: clock.run_time() }
+    }
+}
+
 /// One reservation.
 #[derive(Debug)]
 pub(crate) struct Held {
@@ -33,6 +49,7 @@ pub(crate) struct Held {
     receipt: DecisionId,
     received: Moment,
     first_token: Option<Moment>,
+    /// In run time.
     last_call: Moment,
 }
 
@@ -53,9 +70,9 @@ impl Process {
 
 impl Held {
     /// The load of `lease` on `worker`, explained by the receipt of that id, for a request that came at `received`.
-    pub(crate) fn new(lease: Lease, worker: &WorkerView, receipt: DecisionId, received: Moment, now: Moment) -> Self {
+    pub(crate) fn new(lease: Lease, worker: &WorkerView, receipt: DecisionId, received: Moment, at: CallTime) -> Self {
         let process = Process { worker: worker.id, ended: worker.ended };
-        Self { lease, process, receipt, received, first_token: None, last_call: now }
+        Self { lease, process, receipt, received, first_token: None, last_call: at.run }
     }
 
     fn end(self, kind: OutcomeKind, now: Moment, ring: &Ring) {
@@ -122,11 +139,11 @@ impl Reservations {
         &self,
         id: &Arc<str>,
         blocks: u64,
-        now: Moment,
+        at: CallTime,
         ring: &Ring,
         place: impl FnOnce() -> Result<(Held, T), ApiError>,
     ) -> Result<T, ApiError> {
-        self.end_if_over(id, now, ring);
+        self.end_if_over(id, at, ring);
         self.places.lock().take(id, blocks)?;
         let taken = Taken { reservations: self, id, filled: false };
         let (held, told) = place()?;
@@ -135,44 +152,44 @@ impl Reservations {
     }
 
     /// The prompt is computed; a repeated call only keeps the reservation alive.
-    pub(crate) fn prefill_complete(&self, id: &str, now: Moment, ring: &Ring) -> Result<(), ApiError> {
-        self.end_if_over(id, now, ring);
+    pub(crate) fn prefill_complete(&self, id: &str, at: CallTime, ring: &Ring) -> Result<(), ApiError> {
+        self.end_if_over(id, at, ring);
         let places = &mut *self.places.lock();
         let held = places.held(id).ok_or_else(|| not_found(id))?;
-        held.last_call = now;
-        held.first_token.get_or_insert(now);
+        held.last_call = at.run;
+        held.first_token.get_or_insert(at.now);
         held.lease.first_token();
         Ok(())
     }
 
     /// The request is over.
-    pub(crate) fn free(&self, id: &str, now: Moment, ring: &Ring) -> Result<(), ApiError> {
-        self.end_if_over(id, now, ring);
+    pub(crate) fn free(&self, id: &str, at: CallTime, ring: &Ring) -> Result<(), ApiError> {
+        self.end_if_over(id, at, ring);
         let freed = self.places.lock().remove_if(id, |_| true);
-        freed.ok_or_else(|| not_found(id))?.end(OutcomeKind::Ok, now, ring);
+        freed.ok_or_else(|| not_found(id))?.end(OutcomeKind::Ok, at.now, ring);
         Ok(())
     }
 
     /// Ends what is over: without a call for too long, or in a process that has ended and with it every sequence it had.
     /// Call about once a second.
-    pub(crate) fn tick(&self, now: Moment, workers: &Snapshot, ring: &Ring) {
-        let over = |held: &Held| self.is_over(held, now) || !held.process.lives(workers);
+    pub(crate) fn tick(&self, at: CallTime, workers: &Snapshot, ring: &Ring) {
+        let over = |held: &Held| self.is_over(held, at) || !held.process.lives(workers);
         let ended = self.places.lock().remove_all(over);
         for held in ended {
-            let silent = self.is_over(&held, now);
-            held.end(if silent { OutcomeKind::ClientGone } else { OutcomeKind::UpstreamError }, now, ring);
+            let silent = self.is_over(&held, at);
+            held.end(if silent { OutcomeKind::ClientGone } else { OutcomeKind::UpstreamError }, at.now, ring);
         }
     }
 
-    fn is_over(&self, held: &Held, now: Moment) -> bool {
-        now.since(held.last_call) >= self.ttl
+    fn is_over(&self, held: &Held, at: CallTime) -> bool {
+        at.run.since(held.last_call) >= self.ttl
     }
 
     /// A reservation whose time is up is over, whether or not a tick has come by.
-    fn end_if_over(&self, id: &str, now: Moment, ring: &Ring) {
-        let over = self.places.lock().remove_if(id, |held| self.is_over(held, now));
+    fn end_if_over(&self, id: &str, at: CallTime, ring: &Ring) {
+        let over = self.places.lock().remove_if(id, |held| self.is_over(held, at));
         if let Some(held) = over {
-            held.end(OutcomeKind::ClientGone, now, ring);
+            held.end(OutcomeKind::ClientGone, at.now, ring);
         }
     }
 }

@@ -5,11 +5,14 @@
 //! | class | the attempt ended | tried again |
 //! |---|---|---|
 //! | C0 | before anything was sent | on another worker, as long as one is left |
-//! | C1 | after the request went out, before anything came back | on another worker, within the attempts |
+//! | C0, local | because this process could not open a connection | after a pause, three times, on whichever worker |
+//! | C1 | after the request went out, before anything came back | on another worker, within the attempts; within the budget too where every other one failed its last request ([`fleet::Fleet::failed_lately`]) |
 //! | C2 | with 429, 502, 503 or 504 and nothing forwarded | on another worker, within the attempts and the budget |
 //! | C3 | after bytes were forwarded | never |
 //!
-//! With one worker only, C1 and 503 are tried again there after a delay (contract CH10), within the budget.
+//! With one worker only, C1 and 503 are tried again there after a delay (contract CH10), within the budget. Where requests wait
+//! for a worker (`queue.engine_wait_timeout_secs`), C1 is tried again so with several that all failed it, too; beyond the
+//! budget it waits until one answers again.
 
 use std::{
     sync::{

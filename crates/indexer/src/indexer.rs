@@ -1,6 +1,9 @@
 //! The calls themselves, free of HTTP: what each does, and what it answers.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use event_sources::{BlockSink, Codec, EventDefaults, SourceHandle, SourceSettings, SourceSpec, ZmqSource};
 use kv_blocks::{DpRank, HashScheme, Target, WorkerId};
@@ -8,6 +11,7 @@ use kv_index::KvIndex;
 use net::{Clock, Destinations};
 use parking_lot::RwLock;
 use serde_json::{Map, Value, json};
+use supervision::supervise;
 
 use crate::{
     Resident, Residents,
@@ -48,18 +52,21 @@ pub struct Indexer {
     pub(crate) bodies: Bodies,
 }
 
+/// Looks after the indexer for as long as there is one; everything it goes by is there.
+async fn tend(tended: &Weak<Indexer>) {
+    loop {
+        tokio::time::sleep(TENDED).await;
+        let Some(indexer) = tended.upgrade() else { return };
+        indexer.tend();
+    }
+}
+
 impl Indexer {
     /// An indexer without publishers. Starts a task of the current runtime, which ends after the indexer is dropped.
     pub fn start(parts: IndexerParts) -> Arc<Self> {
         let indexer = Arc::new(Self::new(parts));
         let tended = Arc::downgrade(&indexer);
-        tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(TENDED).await;
-                let Some(indexer) = tended.upgrade() else { return };
-                indexer.tend();
-            }
-        });
+        tokio::spawn(async move { supervise("indexer", || tend(&tended)).await });
         indexer
     }
 

@@ -183,6 +183,7 @@ fn media_are_known_by_many_names_and_an_unknown_one_is_never_the_device() {
 }
 
 #[test]
+#[contract("F63")]
 fn what_the_index_cannot_use_is_ignored_with_a_reason() {
     for (file, reason) in [
         ("vllm_0_22_swa_skipped_blocks.msgpack", IgnoredReason::NotFullAttention),

@@ -20,6 +20,7 @@ mod trtllm;
 #[path = "../../../fuzz/checks/vllm_payload.rs"]
 mod vllm_payload;
 
+use contract_id::contract;
 use kv_blocks::EngineHash;
 use kv_events::vllm::{
     BlockRemoved, BlockStored, Event, ExtraKey, HashForm, Shape, WireEvent, WireHash, WireRemoved, WireStored,
@@ -110,6 +111,7 @@ proptest! {
     }
 
     #[test]
+    #[contract("F58")]
     fn any_bytes_behind_a_plausible_beginning_are_survived(
         map in any::<bool>(),
         bytes in vec(prop_oneof![any::<u8>(), 0x80..0xa0_u8, 0xc0..0xe0_u8], 0..200),

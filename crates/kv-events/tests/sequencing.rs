@@ -144,7 +144,7 @@ fn a_hole_that_is_left_after_the_end_marker_is_accepted() {
 }
 
 #[test]
-#[contract("V17")]
+#[contract("V17", "F56")]
 fn the_same_number_twice_is_a_duplicate() {
     let mut stream = Stream::new(false);
     stream.on(Input::Connected);

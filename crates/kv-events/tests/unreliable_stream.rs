@@ -284,7 +284,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    #[contract("MC11")]
+    #[contract("MC11", "F57")]
     fn what_is_applied_ends_as_the_publishers_own_order(steps in vec(step(), 0..60), max_pending in 1..8_usize) {
         survives(World::new(max_pending, Queue::ENDLESS, usize::MAX), steps)?;
     }

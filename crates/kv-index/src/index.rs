@@ -175,21 +175,37 @@ impl KvIndex {
         }
     }
 
-    /// Forgets everything a target holds or is expected to hold; its registration stays.
-    ///
-    /// Lookups and updates get in between, and see a target that holds less and less. What is stored there meanwhile may
-    /// be forgotten too.
+    /// Forgets everything a target holds or is expected to hold; its registration stays. Nothing of it is credited from the
+    /// beginning on, and what is stored meanwhile stays.
     pub fn clear(&self, target: Target) {
-        self.step_by_step(target, &Clearing::All);
+        self.retire(target);
+        while self.sweep() {}
+    }
+
+    /// Begins to forget everything a target holds or is expected to hold: nothing of it is credited any more, and what is
+    /// stored from now on stays. Takes no longer the more there is. The memory is freed by [`KvIndex::sweep`].
+    ///
+    /// With as many targets as an index can have, it forgets all of it before it returns.
+    pub fn retire(&self, target: Target) {
+        if !self.with(|books, core| books.retire(core, target)) {
+            self.step_by_step(target, &Clearing::All);
+        }
+    }
+
+    /// Begins to forget a worker with all its ranks and their registrations, as [`KvIndex::retire`] does.
+    pub fn retire_worker(&self, worker: WorkerId) {
+        self.with(|books, core| books.ranks(worker).into_iter().for_each(|target| books.forget(core, target)));
+    }
+
+    /// Frees a slice of what [`KvIndex::retire`] left, some thousand blocks. Returns whether there may be more.
+    pub fn sweep(&self) -> bool {
+        self.with(Books::sweep)
     }
 
     /// Forgets a worker with all its ranks and their registrations.
     pub fn remove_worker(&self, worker: WorkerId) {
-        let ranks = self.with(|books, _| books.ranks(worker));
-        for target in ranks {
-            self.clear(target);
-            self.with(|books, core| books.forget(core, target));
-        }
+        self.retire_worker(worker);
+        while self.sweep() {}
     }
 
     /// Forgets in steps, with the lock free between two of them.

@@ -118,7 +118,7 @@ fn salts_and_adapters_are_inherited_and_keep_tokens_apart() {
 }
 
 #[test]
-#[contract("MC12")]
+#[contract("MC12", "F63")]
 fn models_and_block_sizes_are_kept_apart() {
     let index = index();
     index.register(target(5), Arc::from("other"));

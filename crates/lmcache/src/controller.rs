@@ -11,6 +11,7 @@ use net::{
 };
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
+use supervision::{Backoff, supervise};
 use tokio::{
     sync::Semaphore,
     task::JoinHandle,
@@ -83,7 +84,11 @@ impl Controller {
             seats: Semaphore::new(ASKING),
             telemetry: Telemetry::registered(registry),
         });
-        let task = tokio::spawn(keep_asking(Arc::clone(&inner)));
+        let asking = Arc::clone(&inner);
+        let task = tokio::spawn(async move {
+            // What was told last is in `inner`.
+            supervise("lmcache_controller", || keep_asking(&asking)).await
+        });
         Self { inner, task: Mutex::new(Some(task)) }
     }
 
@@ -127,18 +132,18 @@ impl Drop for Controller {
 }
 
 /// Asks how much each worker holds, and whether lookups are answered where requests do not try that any more.
-async fn keep_asking(inner: Arc<Inner>) -> Infallible {
+async fn keep_asking(inner: &Inner) -> Infallible {
     let every = inner.settings.poll_interval;
-    let mut pause = FIRST_PAUSE;
+    let first = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+    let mut backoff = first.clone();
     loop {
         if inner.look().await {
-            pause = FIRST_PAUSE;
+            backoff = first.clone();
             if timeout(every, inner.gate.closes()).await.is_ok() {
                 sleep(REST.min(every)).await;
             }
         } else {
-            sleep(pause.min(every)).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            sleep(backoff.after(Duration::ZERO).min(every)).await;
         }
     }
 }

@@ -10,7 +10,10 @@ use std::{
 };
 
 use kv_blocks::Moment;
+use parking_lot::Mutex;
 use time::OffsetDateTime;
+
+use crate::RunTime;
 
 /// Reads the operating system's clocks. Copies, and clocks made separately, share one time line.
 ///
@@ -24,6 +27,9 @@ pub struct Clock {
     start: Instant,
 }
 
+/// Of the process: what stops it stops everything in it. Held for a few lines.
+static RUN_TIME: Mutex<RunTime> = Mutex::new(RunTime::new());
+
 impl Clock {
     /// The system's clocks; moments count from the first call in this process.
     pub fn system() -> Self {
@@ -31,9 +37,37 @@ impl Clock {
         Self { start: *START.get_or_init(monotonic) }
     }
 
+    /// A clock of a process that has run for so much longer.
+    #[cfg(test)]
+    pub(crate) fn ahead_by(time: Duration) -> Self {
+        let clock = Self::system();
+        Self { start: clock.start.checked_sub(time).unwrap_or(clock.start) }
+    }
+
     /// Now, on the monotonic time line.
     pub fn now(&self) -> Moment {
         Moment::at(monotonic().saturating_duration_since(self.start))
+    }
+
+    /// Now, on the time line on which the process does not stand still ([`RunTime`]): for what runs out unless somebody
+    /// else calls.
+    pub fn run_time(&self) -> Moment {
+        RUN_TIME.lock().advance(self.now())
+    }
+
+    /// How long this process has stood still, all stalls together. Whoever calls this calls again after [`RunTime::BEAT`]: by
+    /// that a stall is known.
+    pub fn beat(&self) -> Duration {
+        let mut run_time = RUN_TIME.lock();
+        run_time.beat(self.now());
+        run_time.stalled()
+    }
+
+    /// Whether this process stood still and has run for less than `within` since.
+    pub fn resumed_within(&self, within: Duration) -> bool {
+        let mut run_time = RUN_TIME.lock();
+        run_time.advance(self.now());
+        run_time.resumed_within(within)
     }
 
     /// Now, as people write it (UTC).

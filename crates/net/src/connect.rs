@@ -2,20 +2,19 @@
 
 use std::{io, time::Duration};
 
-use tokio::net::{TcpStream, UnixStream};
-
-use crate::{Address, Stream, Trust, WorkerUrl};
+use crate::{Address, Destinations, Stream, Trust, WorkerUrl};
 
 /// Time for a handshake with a server that took the connection.
 const HANDSHAKE: Duration = Duration::from_secs(3);
 
 /// Connects to `address`, name resolution included, within `timeout`. TCP connections send at once (no Nagle delay).
 ///
-/// A name with several addresses is tried one address after the other; the error is the last one's. Running out of
+/// A name's addresses are those last known ([`crate::NAME_REFRESH`]); they are tried one after the other, and the error is the
+/// last one's. One that lies with this process is a [`crate::LocalFault`]. Running out of
 /// time is [`io::ErrorKind::TimedOut`], nobody listening [`io::ErrorKind::ConnectionRefused`] (for a unix socket also
 /// [`io::ErrorKind::NotFound`]).
 pub async fn connect(address: &Address, timeout: Duration) -> io::Result<Stream> {
-    within(address, timeout, open(address)).await
+    Destinations::Any.connect(address, timeout).await
 }
 
 /// Connects to a worker, whose URL says whether that is encrypted; a handshake has 3 s beyond `timeout`.
@@ -47,16 +46,5 @@ pub(crate) async fn within(
         Err(_) => {
             Err(io::Error::new(io::ErrorKind::TimedOut, format!("no connection to {address} within {timeout:?}")))
         }
-    }
-}
-
-async fn open(address: &Address) -> io::Result<Stream> {
-    match address {
-        Address::Tcp { host, port } => {
-            let stream = TcpStream::connect((host.as_str(), *port)).await?;
-            stream.set_nodelay(true)?;
-            Ok(Stream::Tcp(stream))
-        }
-        Address::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
     }
 }

@@ -4,8 +4,8 @@
 //! the machine, or that are no single host at all, are left out. Engines do live on loopback and in private networks, so
 //! those are not.
 //!
-//! **Invariant**: an address is checked after its name was resolved, on every connection, and the address that was checked is
-//! the one connected to: a name cannot lead elsewhere the second time.
+//! **Invariant**: an address is checked on every connection, whenever its name was resolved, and the address that was checked
+//! is the one connected to: a name cannot lead elsewhere the second time.
 
 use std::{
     io,
@@ -13,9 +13,9 @@ use std::{
     time::Duration,
 };
 
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::{TcpStream, UnixStream};
 
-use crate::{Address, Stream, connect::within};
+use crate::{Address, Stream, connect::within, resolver};
 
 /// Which addresses may be connected to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,28 +76,29 @@ impl Destinations {
         }
     }
 
-    /// [`crate::connect`] to one of these addresses. A name is resolved once; of what it stands for only permitted addresses
-    /// are tried.
+    /// [`crate::connect`] to one of these addresses: of what a name stands for only permitted ones are tried.
     ///
     /// # Errors
     ///
     /// As [`crate::connect`], and [`io::ErrorKind::PermissionDenied`] around a [`ForbiddenAddress`].
     pub async fn connect(self, address: &Address, timeout: Duration) -> io::Result<Stream> {
-        match (self, address) {
-            (Self::Engines, Address::Tcp { host, port }) => within(address, timeout, self.open(host, *port)).await,
-            _ => crate::connect(address, timeout).await,
-        }
+        let opening = async {
+            match address {
+                Address::Tcp { host, port } => self.open(host, *port).await,
+                Address::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
+            }
+        };
+        within(address, timeout, opening).await
     }
 
     async fn open(self, host: &str, port: u16) -> io::Result<Stream> {
-        let found: Vec<SocketAddr> = lookup_host((host, port)).await?.collect();
-        let mut last = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
-        for address in found {
-            if let Err(forbidden) = self.check(address.ip()) {
+        let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, format!("{host} has no address"));
+        for ip in resolver::resolve(host).await?.iter() {
+            if let Err(forbidden) = self.check(*ip) {
                 last = io::Error::new(io::ErrorKind::PermissionDenied, forbidden);
                 continue;
             }
-            match TcpStream::connect(address).await {
+            match TcpStream::connect(SocketAddr::new(*ip, port)).await {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
                     return Ok(Stream::Tcp(stream));
@@ -105,6 +106,7 @@ impl Destinations {
                 Err(error) => last = error,
             }
         }
+        resolver::doubt(host);
         Err(last)
     }
 }

@@ -3,7 +3,7 @@
 //! TCP and unix sockets are opened here (and, for ZeroMQ's protocol, in `zmtp` through this crate), worker URLs are
 //! parsed here and nowhere else, and [`Clock`] is the only reader of the system's time. [`fetch`] is a small client for
 //! probes and artefacts. [`Destinations`] says which addresses may be connected to where somebody else named them,
-//! [`Stalling`] ends a connection whose other side takes nothing.
+//! [`Stalling`] ends a connection whose other side takes nothing, and [`server`] has what listeners share.
 //!
 //! Encryption is set up here and nowhere else: [`Trust`] for connections that we make, [`Identity`] for those that we accept.
 //!
@@ -21,6 +21,10 @@ pub mod fetch;
 pub mod handover;
 mod listen;
 mod listeners;
+mod local_fault;
+mod resolver;
+mod run_time;
+pub mod server;
 mod stalling;
 mod stream;
 mod tls;
@@ -32,6 +36,9 @@ pub use connect::{connect, dial};
 pub use destinations::{Destinations, ForbiddenAddress};
 pub use listen::{ListenError, Listener, Shared, listen};
 pub use listeners::Listeners;
+pub use local_fault::LocalFault;
+pub use resolver::{GRACE as NAME_GRACE, REFRESH as NAME_REFRESH};
+pub use run_time::RunTime;
 pub use stalling::Stalling;
 pub use stream::Stream;
 pub use tls::{Accepting, Identity, IdentityError, IdentityFiles, Trust, TrustError};

@@ -52,6 +52,12 @@ impl Listeners {
     }
 }
 
+impl From<Arc<Listener>> for Listeners {
+    fn from(listener: Arc<Listener>) -> Self {
+        Self::new(listener, [])
+    }
+}
+
 impl From<Listener> for Listeners {
     fn from(listener: Listener) -> Self {
         Self::new(Arc::new(listener), [])

@@ -37,7 +37,7 @@ impl TemplateSource {
 }
 
 /// Why a model's files cannot be used.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum LoadError {
     /// A file is larger than any real one.
     #[error("{file} has {bytes} bytes, expected at most {limit}; check that it is the model's own file")]
@@ -55,6 +55,9 @@ pub enum LoadError {
         /// In the library's words.
         reason: String,
     },
+    /// Nobody waits for it any more; see [`CancelFlag`](crate::CancelFlag).
+    #[error("the load was cancelled, as it took too long; use the file that the engine was started with")]
+    Cancelled,
     /// The configuration is not a JSON object.
     #[error("tokenizer_config.json is not usable: {reason}; use the file that the engine was started with")]
     Config {

@@ -8,6 +8,7 @@
 //! is a value.
 
 mod artefacts;
+mod cancel;
 mod chat;
 mod identity;
 mod model;
@@ -15,6 +16,7 @@ mod template;
 mod tokenizer;
 
 pub use artefacts::{Artefacts, LoadError, TemplateSource};
+pub use cancel::{CancelFlag, CancelGuard};
 pub use chat::{ChatRequest, text_only};
 pub use identity::{chat_identity, estimate_tokens, text_identity};
 pub use model::{PromptError, PromptModel, Rendered};

@@ -63,6 +63,9 @@ pub enum PromptError {
     /// The engine refuses the request too.
     #[error("{0}")]
     Refused(String),
+    /// Nobody waits for the result any more; see [`CancelFlag`](crate::CancelFlag).
+    #[error("the computation was cancelled")]
+    Cancelled,
     /// The tokenizer library gave up.
     #[error("the text cannot be tokenised: {0}")]
     Tokenizer(String),
@@ -81,6 +84,7 @@ impl PromptError {
             Self::Json { .. } => "json",
             Self::Unsupported { .. } => "unsupported",
             Self::Refused(_) => "refused",
+            Self::Cancelled => "cancelled",
             Self::Tokenizer(_) => "tokenizer",
         }
     }

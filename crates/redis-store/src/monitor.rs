@@ -7,6 +7,7 @@ use std::{
 };
 
 use redis::{Pipeline, Value};
+use supervision::Backoff;
 use tokio::time::{sleep, timeout};
 
 use crate::{
@@ -27,17 +28,16 @@ const LOOK: Duration = Duration::from_secs(30);
 
 /// Never ends: its owner aborts it.
 pub(crate) async fn watch(shared: Arc<Shared>) {
-    let mut pause = FIRST;
+    let mut backoff = Backoff::new(FIRST, LONGEST).reset_after(LOOK);
     let mut silent = false;
     loop {
+        let mut lasted = Duration::ZERO;
         match knock(&shared).await {
             Ok(()) => {
                 shared.state.came_up();
                 silent = false;
                 tracing::info!(server = shared.server, "redis answers");
-                if well(&shared).await >= LOOK {
-                    pause = FIRST;
-                }
+                lasted = well(&shared).await;
             }
             Err(fault) => {
                 shared.counters.fault(fault.kind);
@@ -48,8 +48,7 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
                 }
             }
         }
-        sleep(pause.mul_f64(1.0 + JITTER * chance()).min(LONGEST)).await;
-        pause = (pause * 2).min(LONGEST);
+        sleep(backoff.after(lasted).mul_f64(1.0 + JITTER * chance()).min(LONGEST)).await;
     }
 }
 

@@ -7,6 +7,7 @@ use deadpool::managed::{Object, Pool, PoolError, QueueMode};
 use net::{Clock, TrustError};
 use prometheus_client::registry::Registry;
 use redis::{Pipeline, Value};
+use supervision::supervise;
 use tokio::{task::JoinHandle, time::timeout};
 
 use crate::{
@@ -88,7 +89,9 @@ impl RedisPool {
             command_timeout: settings.command_timeout,
             clock,
         });
-        let monitor = tokio::spawn(monitor::watch(Arc::clone(&shared)));
+        let watched = Arc::clone(&shared);
+        // Whether the server is there is in `shared`, and is found out anew after a panic.
+        let monitor = tokio::spawn(supervise("redis_monitor", move || monitor::watch(Arc::clone(&watched))));
         Ok(Self { shared, monitor })
     }
 

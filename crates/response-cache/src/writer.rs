@@ -14,6 +14,7 @@ use std::{
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use parking_lot::Mutex;
+use supervision::Task;
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinHandle,
@@ -175,7 +176,16 @@ impl Drop for Writer {
     }
 }
 
+/// Jobs that wait outlive a panic. Those that are under way are lost: entries are let go and counted, a clear fails for
+/// whoever asked for it.
 async fn run(written: Written, mut jobs: mpsc::Receiver<Job>, tally: Arc<Tally>) {
+    let mut task = Task::new("response_cache_writer");
+    while task.attempt(write_all(&written, &mut jobs, &tally)).await.is_none() {
+        tally.writes_dropped.one();
+    }
+}
+
+async fn write_all(written: &Written, jobs: &mut mpsc::Receiver<Job>, tally: &Tally) {
     let mut writing = FuturesUnordered::new();
     loop {
         let job = tokio::select! {
@@ -183,10 +193,10 @@ async fn run(written: Written, mut jobs: mpsc::Receiver<Job>, tally: Arc<Tally>)
             job = jobs.recv(), if writing.len() < written.at_once => job,
         };
         match job {
-            Some(Job::Keep(fill, room)) => writing.push(write(&written, &written.store, fill, room, &tally)),
+            Some(Job::Keep(fill, room)) => writing.push(write(written, &written.store, fill, room, tally)),
             Some(Job::Promote(fill, room)) => {
                 let store = written.l1.as_ref().unwrap_or(&written.store);
-                writing.push(write(&written, store, fill, room, &tally));
+                writing.push(write(written, store, fill, room, tally));
             }
             Some(Job::Remove(key)) => {
                 while writing.next().await.is_some() {}

@@ -95,6 +95,7 @@ impl Bench {
             stream_state: Some("live"),
             health: "ready",
             lmcache: LmcacheFacts::default(),
+            usage: None,
         };
         let candidates: Vec<Candidate> = (0..count).map(candidate).collect();
         let tokens = |prompt: u32| -> Arc<[u32]> {
@@ -133,6 +134,7 @@ impl Bench {
             expected_output_tokens: Some(200),
             answer: Answer::Streamed,
             patience,
+            busy_threshold: None,
             candidates: &self.candidates,
             excluded: &[],
             prefill: None,

@@ -90,6 +90,7 @@ impl Fleet {
             stream_state: Some("live"),
             health: "ready",
             lmcache: LmcacheFacts::default(),
+            usage: None,
         };
         Self {
             router: Router::new(RoutingSettings::default(), Arc::clone(&index)),
@@ -150,6 +151,7 @@ impl Fleet {
             expected_output_tokens: Some(100),
             answer: Answer::Streamed,
             patience: Some(Patience { limit: Duration::from_secs(30), waited: Duration::ZERO, bytes: 0 }),
+            busy_threshold: None,
             candidates: &self.candidates,
             excluded: &[],
             prefill: None,
@@ -172,14 +174,19 @@ impl Fleet {
         }
     }
 
-    fn send_all(&mut self, now: Moment, released: Vec<Released>) {
-        for released in released {
-            if let Some(number) = self.held.remove(&released.ticket) {
-                self.send(now, number, &released.plan);
+    fn send_all(&mut self, now: Moment, mut released: Vec<Released>) {
+        loop {
+            for released in released {
+                if let Some(number) = self.held.remove(&released.ticket) {
+                    self.send(now, number, &released.plan);
+                }
             }
-        }
-        if let Some(then) = self.router.next_release(now).filter(|then| *then > now) {
-            self.put(then, What::Look);
+            match self.router.next_release(now) {
+                // One call releases a few: there are more.
+                Some(then) if then <= now => released = self.router.released(now),
+                Some(then) => return self.put(then, What::Look),
+                None => return,
+            }
         }
     }
 

@@ -29,6 +29,8 @@ pub struct Job<'a> {
     pub answer: Answer,
     /// Whether it may be held, and how long; `None`: it is answered at once.
     pub patience: Option<Patience>,
+    /// The share of its cache in use, 0 to 1, above which a target takes no new request; `None`: none is too much.
+    pub busy_threshold: Option<f64>,
     /// Targets that serve the model and may take the request now, in any order.
     pub candidates: &'a [Candidate],
     /// Targets the caller has already ruled out, for the receipt.
@@ -108,6 +110,8 @@ pub struct Candidate {
     pub health: &'static str,
     /// What a controller of LMCache says of its worker.
     pub lmcache: LmcacheFacts,
+    /// Share of the device cache in use, as the engine said last.
+    pub usage: Option<f64>,
 }
 
 impl Candidate {

@@ -10,8 +10,14 @@
 mod account;
 mod active;
 mod blocks;
+mod chunked;
+mod usage;
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use foldhash::fast::FixedState;
 use kv_blocks::{Moment, Target, WorkerId};
@@ -21,8 +27,11 @@ pub(crate) use account::Account;
 pub(crate) use active::KnownBlocks;
 pub(crate) use blocks::SequenceBlocks;
 
-use self::active::{ActiveBlocks, NodeId};
-use crate::{Answer, ReservationId};
+use self::{
+    active::{ActiveBlocks, NodeId},
+    usage::UsageReading,
+};
+use crate::{Answer, ExcludeReason, Excluded, Job, ReservationId, queue::Gate, survey::Survey};
 
 /// Load of one target, as counted from our own decisions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,7 +89,10 @@ pub(crate) struct PrefillSample {
 pub(crate) struct Ledger {
     accounts: HashMap<Target, Account, FixedState>,
     active: ActiveBlocks,
-    open: HashMap<ReservationId, Reservation>,
+    /// How full caches are; at most one for each target that any request with a busy threshold could go to.
+    usage: HashMap<Target, UsageReading, FixedState>,
+    /// In an order, as a table that doubles moves all entries under the lock.
+    open: BTreeMap<ReservationId, Reservation>,
     issued: u64,
 }
 
@@ -159,11 +171,15 @@ impl Ledger {
     /// of a reply that is not streamed would stand in the queue until the reply is complete.
     pub(crate) fn pass(&mut self, now: Moment) {
         for account in self.accounts.values_mut() {
-            for id in account.pass(now) {
-                if let Some(reservation) = self.open.get_mut(&id) {
-                    reservation.decoding = true;
-                    account.decode(&reservation.load);
-                }
+            pass_account(account, &mut self.open, now);
+        }
+    }
+
+    /// The same for these targets only.
+    pub(crate) fn pass_on(&mut self, now: Moment, targets: impl Iterator<Item = Target>) {
+        for target in targets {
+            if let Some(account) = self.accounts.get_mut(&target).filter(|account| account.has_silent()) {
+                pass_account(account, &mut self.open, now);
             }
         }
     }
@@ -200,16 +216,54 @@ impl Ledger {
         self.accounts.get(&target)
     }
 
-    /// Whether some target has no more than this to compute.
-    pub(crate) fn anyone_below(&self, now: Moment, backlog: Duration) -> bool {
-        let most_ms = backlog.as_secs_f64() * 1e3;
-        self.accounts.values().any(|account| account.backlog_ms(now) <= most_ms)
+    /// Whether a target has no more than this to compute.
+    pub(crate) fn is_below(&self, now: Moment, target: Target, backlog: Duration) -> bool {
+        self.account(target).is_none_or(|account| account.backlog_ms(now) <= backlog.as_secs_f64() * 1e3)
     }
 
-    /// When the first of the targets with more to compute will have no more than this, if nobody says so before.
-    pub(crate) fn next_below(&self, now: Moment, backlog: Duration) -> Option<Moment> {
-        let most_ms = backlog.as_secs_f64() * 1e3;
-        self.accounts.values().filter_map(|account| account.falls_to(now, most_ms)).min()
+    /// When a target with more to compute will have no more than this, if nobody says so before.
+    pub(crate) fn falls_to(&self, now: Moment, target: Target, backlog: Duration) -> Option<Moment> {
+        self.account(target)?.falls_to(now, backlog.as_secs_f64() * 1e3)
+    }
+
+    /// What opens and closes targets for held requests.
+    pub(crate) fn gate(&self, hold_above: Duration) -> Gate<'_> {
+        Gate { ledger: self, hold_above }
+    }
+
+    /// The engine says how full its cache is; `false`: nothing new.
+    pub(crate) fn observe_usage(&mut self, target: Target, ratio: f64, total_blocks: Option<u32>) -> bool {
+        if self.usage.get(&target).is_some_and(|known| known.is(ratio, total_blocks)) {
+            return false;
+        }
+        let load = self.load(target);
+        self.usage.insert(target, UsageReading::new(ratio, total_blocks, load));
+        true
+    }
+
+    /// Whether more of a target's cache is in use than this; without a figure it is not.
+    pub(crate) fn is_above(&self, target: Target, threshold: f64) -> bool {
+        self.usage.get(&target).is_some_and(|reading| reading.estimate(self.load(target)) > threshold)
+    }
+
+    /// Leaves out targets above the job's busy threshold; `None`: all of them are.
+    pub(crate) fn leave_out_busy<'a>(
+        &self,
+        job: &Job<'_>,
+        mut survey: Survey<'a>,
+        excluded: &mut Vec<Excluded>,
+    ) -> Option<Survey<'a>> {
+        let Some(threshold) = job.busy_threshold else { return Some(survey) };
+        survey.contenders.retain(|surveyed| {
+            let candidate = surveyed.candidate;
+            let busy = self.is_above(candidate.target, threshold);
+            if busy {
+                let name = Arc::clone(&candidate.name);
+                excluded.push(Excluded { target: candidate.target, name, reason: ExcludeReason::Busy });
+            }
+            !busy
+        });
+        (!survey.contenders.is_empty()).then_some(survey)
     }
 
     /// Leading blocks of `blocks` that are active, by target.
@@ -231,5 +285,15 @@ impl Ledger {
             account.forgotten |= target.worker == worker;
             !account.is_to_go()
         });
+        self.usage.retain(|target, _| target.worker != worker);
+    }
+}
+
+fn pass_account(account: &mut Account, open: &mut BTreeMap<ReservationId, Reservation>, now: Moment) {
+    for id in account.pass(now) {
+        if let Some(reservation) = open.get_mut(&id) {
+            reservation.decoding = true;
+            account.decode(&reservation.load);
+        }
     }
 }

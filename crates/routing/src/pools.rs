@@ -182,15 +182,14 @@ impl Router {
             Some(Err(reason)) => return Prefill { note: Some(skipped(reason)), ..Prefill::default() },
             Some(Ok(job)) => job,
         };
-        let reserved =
-            self.weigh(now, &job, Blocks::Ignored, |state, choice| state.reserve(now, &job, choice, Prompt::Here));
+        let reserved = self.weigh(now, &job, Blocks::Ignored, |state, choice| {
+            state.reserve(now, &job, choice, Prompt::Here, &self.settings.load().queue)
+        });
         // A pool with candidates never refuses: whoever is named is one of them.
         let Ok((weighed, reservation)) = reserved else {
             return Prefill { note: Some(skipped(PrefillSkip::NoPrefillWorker)), ..Prefill::default() };
         };
-        if let Some(promised) = self.expect_blocks(now, &weighed.choice, 0.0) {
-            self.state.lock().ledger.promised(reservation, promised);
-        }
+        self.promise(now, &weighed.choice, 0.0, reservation);
         let (note, winner) = (chosen(&weighed), weighed.choice.winner());
         let surveyed = &winner.surveyed;
         let leg = PrefillLeg {
@@ -223,10 +222,7 @@ impl Router {
     /// A reservation whose request was not sent, through no fault of the worker: frees its load and takes back what the
     /// index expects because of it. Unknown and repeated ids are ignored. Returns held requests that may go now.
     pub fn withdrawn(&self, now: Moment, id: ReservationId) -> Vec<Released> {
-        let state = &mut *self.state.lock();
-        let Some(promised) = state.ledger.close(now, id) else { return Vec::new() };
-        self.index.retract(promised);
-        self.release(now, state)
+        self.end(now, id, |state| state.ledger.close(now, id), |promised| self.index.retract(promised))
     }
 }
 

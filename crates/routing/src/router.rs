@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 use arc_swap::ArcSwap;
 use kv_blocks::{Moment, Target, WorkerId};
 use kv_index::{KvIndex, Promised};
-use parking_lot::Mutex;
 
 use crate::{
     CacheSource, Candidate, Decision, Dispatch, ExcludeReason, Excluded, Job, Leg, Method, Plan, Policy, PotentialLoad,
@@ -14,8 +13,10 @@ use crate::{
     ledger::SequenceBlocks,
     policy::{Contender, Rules},
     pools::{Prefill, Prompt, Split},
-    queue::turn,
+    queue::engine_priority,
+    release::Holding,
     state::State,
+    state_lock::StateLock,
     survey::{Survey, survey},
 };
 
@@ -49,6 +50,7 @@ use crate::{
 ///     stream_state: Some("live"),
 ///     health: "ready",
 ///     lmcache: LmcacheFacts::default(),
+///     usage: None,
 /// };
 /// let job = Job {
 ///     policy: None,
@@ -61,6 +63,7 @@ use crate::{
 ///     expected_output_tokens: None,
 ///     answer: Answer::Streamed,
 ///     patience: None,
+///     busy_threshold: None,
 ///     candidates: &[candidate],
 ///     excluded: &[],
 ///     prefill: None,
@@ -77,13 +80,13 @@ use crate::{
 pub struct Router {
     pub(crate) settings: ArcSwap<RoutingSettings>,
     pub(crate) index: Arc<KvIndex>,
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: StateLock,
 }
 
 impl Router {
     /// A router with no load, deciding by what `index` knows.
     pub fn new(settings: RoutingSettings, index: Arc<KvIndex>) -> Self {
-        Self { state: Mutex::new(State::new(&settings)), settings: ArcSwap::from_pointee(settings), index }
+        Self { state: StateLock::new(State::new(&settings)), settings: ArcSwap::from_pointee(settings), index }
     }
 
     /// Decides by other settings from now on. Load, learned rates and sessions stay; turns of the policies start over.
@@ -111,25 +114,38 @@ impl Router {
     /// Refuses when nothing is eligible, and when it would have to be held and the queue is full.
     pub fn decide(&self, now: Moment, job: &Job<'_>) -> Dispatch {
         let split = Split::of(job);
+        let settings = self.settings.load();
         let settled = self.weigh(now, &split.decode, Blocks::Counted, |state, choice| {
-            match self.may_wait(&split.decode, choice, state) {
-                Some(patience) => Err(state.hold(now, job, choice, patience, &self.settings.load().queue)),
-                None => Ok(state.reserve(now, &split.decode, choice, split.prompt(choice.winner()))),
+            match self.holding(now, &split.decode, job, choice, state) {
+                Some(holding) => Err(state.has_room_for(now, choice, &holding, self).then_some(holding)),
+                None => {
+                    let prompt = split.prompt(choice.winner());
+                    Ok(state.reserve(now, &split.decode, choice, prompt, &settings.queue))
+                }
             }
         });
-        let (weighed, reservation) = match settled {
-            Ok((weighed, Ok(reservation))) => (weighed, reservation),
-            Ok((_, Err(Some(ticket)))) => return Dispatch::Held(ticket),
-            Ok((Weighed { choice, excluded, .. }, Err(None))) => {
-                return Dispatch::Refused(Refusal { policy: choice.policy, excluded, queue_full: true });
+        let (holding, policy, excluded) = match settled {
+            Ok((weighed, Ok(reservation))) => {
+                let prefill = self.prefill(now, &split, &weighed.choice);
+                self.promise(now, &weighed.choice, prefill.wait_ms, reservation);
+                return Dispatch::Plan(Box::new(self.plan(now, &split, weighed, prefill, reservation)));
             }
-            Err(refusal) => return Dispatch::Refused(refusal),
+            Ok((Weighed { choice, excluded, .. }, Err(holding))) => (holding, choice.policy, excluded),
+            Err(Unplaced::Nobody(refusal)) => return Dispatch::Refused(refusal),
+            Err(Unplaced::AllBusy(refusal)) => match job.patience {
+                None => return Dispatch::Refused(refusal),
+                Some(patience) => {
+                    let minds_backlog = self.minds_backlog(job, refusal.policy);
+                    let holding = Holding { patience, minds_backlog, winner: None, uncached_ms: 0.0 };
+                    (Some(holding), refusal.policy, refusal.excluded)
+                }
+            },
         };
-        let prefill = self.prefill(now, &split, &weighed.choice);
-        if let Some(promised) = self.expect_blocks(now, &weighed.choice, prefill.wait_ms) {
-            self.state.lock().ledger.promised(reservation, promised);
+        // Whatever opens meanwhile is seen when the request enters.
+        match holding.and_then(|holding| self.enqueue(now, job, holding)) {
+            Some(ticket) => Dispatch::Held(ticket),
+            None => Dispatch::Refused(Refusal { policy, excluded, queue_full: true }),
         }
-        Dispatch::Plan(Box::new(self.plan(now, &split, weighed, prefill, reservation)))
     }
 
     /// The answer to a job that came at `since`.
@@ -145,10 +161,10 @@ impl Router {
             reservation,
             prefill: prefill.leg,
             decode: Leg { target: weighed.choice.winner().target() },
-            turn: turn(
+            turn: engine_priority(
                 split.decode.overrides.priority,
                 since,
-                &self.settings.load().queue,
+                self.settings.load().queue.ageing,
                 prefill_ms(&split.decode, &weighed.choice),
             ),
             decision: weighed.decision(split, prefill.note, self.settings.load().kept_candidates),
@@ -163,7 +179,7 @@ impl Router {
     /// The refusal that `decide` would answer.
     pub fn preview(&self, now: Moment, job: &Job<'_>) -> Result<Decision, Refusal> {
         let split = Split::of(job);
-        let (weighed, ()) = self.weigh(now, &split.decode, Blocks::Counted, |_, _| ())?;
+        let (weighed, ()) = self.weigh(now, &split.decode, Blocks::Counted, |_, _| ()).map_err(Unplaced::refusal)?;
         let note = self.prefill_preview(now, &split, &weighed.choice);
         Ok(weighed.decision(&split, note, self.settings.load().kept_candidates))
     }
@@ -176,7 +192,7 @@ impl Router {
     /// The refusal that `decide` would answer.
     pub fn potential_loads(&self, now: Moment, job: &Job<'_>) -> Result<Vec<PotentialLoad>, Refusal> {
         let split = Split::of(job);
-        let (weighed, ()) = self.weigh(now, &split.decode, Blocks::Counted, |_, _| ())?;
+        let (weighed, ()) = self.weigh(now, &split.decode, Blocks::Counted, |_, _| ()).map_err(Unplaced::refusal)?;
         let mut loads = weighed.choice.potential_loads(|contender| split.prompt(contender));
         loads.extend(self.prefill_loads(now, &split));
         loads.sort_unstable_by_key(|load| load.target);
@@ -191,14 +207,14 @@ impl Router {
         job: &Job<'a>,
         blocks: Blocks,
         settle: impl FnOnce(&mut State, &Choice<'a>) -> T,
-    ) -> Result<(Weighed<'a>, T), Refusal> {
+    ) -> Result<(Weighed<'a>, T), Unplaced> {
         let started_us = job.stopwatch.elapsed_us();
         let policy = self.policy(job.policy);
         let allowed = |candidate: &Candidate| job.pin.is_none_or(|pin| pin.allows(candidate.target));
         let mut excluded = job.excluded.to_vec();
         excluded.extend(job.candidates.iter().filter(|candidate| !allowed(candidate)).map(not_pinned));
         if !job.candidates.iter().any(allowed) {
-            return Err(Refusal { policy, excluded, queue_full: false });
+            return Err(Unplaced::Nobody(Refusal { policy, excluded, queue_full: false }));
         }
 
         let asked_us = job.stopwatch.elapsed_us();
@@ -207,6 +223,12 @@ impl Router {
         let lookup_us = job.stopwatch.elapsed_us() - asked_us - hash_us;
 
         let state = &mut *self.state.lock();
+        if job.busy_threshold.is_some() {
+            state.observe_usage(now, job.candidates, &self.settings.load().queue);
+        }
+        let Some(survey) = state.ledger.leave_out_busy(job, survey, &mut excluded) else {
+            return Err(Unplaced::AllBusy(Refusal { policy, excluded, queue_full: false }));
+        };
         let choice = state.choose(now, job, policy, &self.settings.load(), survey);
         let settled = settle(state, &choice);
         Ok((Weighed { choice, excluded, started_us, hash_us, lookup_us }, settled))
@@ -214,14 +236,20 @@ impl Router {
 
     /// The first token of a reservation has come: its prompt is computed. Returns held requests that may go now.
     pub fn first_token(&self, now: Moment, id: ReservationId) -> Vec<Released> {
-        let state = &mut *self.state.lock();
-        let Some(seen) = state.ledger.first_token(now, id) else { return Vec::new() };
-        state.latencies.observe(now, seen.worker, seen.ms);
-        match seen.alone {
-            Some(alone) => state.rates.observe(now, seen.worker, alone.start, alone.tokens, alone.ms),
-            None => state.rates.heard(now, seen.worker),
+        {
+            let state = &mut *self.state.lock();
+            let Some(target) = state.ledger.target(id) else { return Vec::new() };
+            let seen = state.ledger.first_token(now, id);
+            if let Some(seen) = seen {
+                state.latencies.observe(now, seen.worker, seen.ms);
+                match seen.alone {
+                    Some(alone) => state.rates.observe(now, seen.worker, alone.start, alone.tokens, alone.ms),
+                    None => state.rates.heard(now, seen.worker),
+                }
+            }
+            state.target_changed(now, target, &self.settings.load().queue);
         }
-        self.release(now, state)
+        self.release(now)
     }
 
     /// An attempt came to nothing: the worker refused it or could not be reached. Frees its load as [`Router::done`] does,
@@ -229,20 +257,32 @@ impl Router {
     /// that refuses them. What the engine confirmed meanwhile, or another request renewed, stays. Unknown and repeated
     /// ids are ignored. Returns held requests that may go now.
     pub fn failed(&self, now: Moment, id: ReservationId) -> Vec<Released> {
-        let state = &mut *self.state.lock();
-        let Some(promised) = state.close(now, id, false) else { return Vec::new() };
-        self.index.retract(promised);
-        self.release(now, state)
+        self.end(now, id, |state| state.close(now, id, false), |promised| self.index.retract(promised))
     }
 
     /// A reservation is over, and the worker had the prompt. Unknown and repeated ids are ignored. Returns held requests
     /// that may go now.
     pub fn done(&self, now: Moment, id: ReservationId) -> Vec<Released> {
-        let state = &mut *self.state.lock();
-        if state.close(now, id, true).is_none() {
-            return Vec::new();
-        }
-        self.release(now, state)
+        self.end(now, id, |state| state.close(now, id, true), drop)
+    }
+
+    /// Closes a reservation. The index is told without the lock.
+    pub(crate) fn end(
+        &self,
+        now: Moment,
+        id: ReservationId,
+        close: impl FnOnce(&mut State) -> Option<Promised>,
+        tell: impl FnOnce(Promised),
+    ) -> Vec<Released> {
+        let promised = {
+            let state = &mut *self.state.lock();
+            let Some(target) = state.ledger.target(id) else { return Vec::new() };
+            let Some(promised) = close(state) else { return Vec::new() };
+            state.target_changed(now, target, &self.settings.load().queue);
+            promised
+        };
+        tell(promised);
+        self.release(now)
     }
 
     /// A complete reply had so many tokens: what later ones are expected to be long.
@@ -253,27 +293,20 @@ impl Router {
     /// Held requests that may go now; also frees what has expired in the index. Call about once a second.
     pub fn tick(&self, now: Moment) -> Vec<Released> {
         self.index.expire(now);
-        let state = &mut *self.state.lock();
-        state.ledger.pass(now);
-        self.release(now, state)
+        self.state.lock().ledger.pass(now);
+        self.release(now)
     }
 
-    /// Held requests that may go now. To be called when one more is held: it may be its turn already.
+    /// Some of the held requests that may go now, however many they are: [`Router::next_release`] says whether there is more
+    /// to do. To be called when one more is held: it may be its turn already.
     pub fn released(&self, now: Moment) -> Vec<Released> {
-        self.release(now, &mut self.state.lock())
+        self.release(now)
     }
 
-    /// When held requests may go though nothing is heard from anybody: [`Router::released`] should be called then. `None`:
-    /// none is held.
+    /// When held requests may go though nothing is heard from anybody: [`Router::released`] should be called then, at once if
+    /// that is not after `now`. `None`: not before something is heard.
     pub fn next_release(&self, now: Moment) -> Option<Moment> {
-        let state = self.state.lock();
-        let overdue = state.queue.first_overdue()?;
-        Some(
-            state
-                .ledger
-                .next_below(now, self.settings.load().queue.hold_above)
-                .map_or(overdue, |below| below.min(overdue)),
-        )
+        self.state.lock().queue.next_work().map(|then| then.max(now))
     }
 
     /// Takes a held request out of the queue; `false`: it is not there, because it was released or given up
@@ -327,12 +360,19 @@ impl Router {
         survey
     }
 
+    /// Tells the index what the winner is about to hold, and keeps with the reservation what it expects.
+    pub(crate) fn promise(&self, now: Moment, choice: &Choice<'_>, wait_ms: f64, reservation: ReservationId) {
+        if let Some(promised) = self.expect_blocks(now, choice, wait_ms) {
+            self.state.lock().ledger.promised(reservation, promised);
+        }
+    }
+
     /// Tells the index what the winner is about to hold.
     ///
     /// Without events that is all it will ever know. With events the entry bridges the time until the engine says so
     /// itself: the time to live counts from the end of the queue, or a burst behind a long queue would find nothing.
     /// `wait_ms` is how long another target computes the prompt first.
-    pub(crate) fn expect_blocks(&self, now: Moment, choice: &Choice<'_>, wait_ms: f64) -> Option<Promised> {
+    fn expect_blocks(&self, now: Moment, choice: &Choice<'_>, wait_ms: f64) -> Option<Promised> {
         let Contender { surveyed, standing } = choice.winner();
         let candidate = surveyed.candidate;
         let (target, namespace) = (candidate.target, &candidate.namespace);
@@ -348,6 +388,22 @@ impl Router {
             }
             CacheSource::Events => None,
         }
+    }
+}
+
+/// Why nobody was chosen.
+#[derive(Debug)]
+pub(crate) enum Unplaced {
+    /// Nobody may take the request.
+    Nobody(Refusal),
+    /// Those who may are above its busy threshold.
+    AllBusy(Refusal),
+}
+
+impl Unplaced {
+    fn refusal(self) -> Refusal {
+        let (Self::Nobody(refusal) | Self::AllBusy(refusal)) = self;
+        refusal
     }
 }
 
@@ -402,6 +458,6 @@ fn method(job: &Job<'_>, choice: &Choice<'_>) -> Method {
     }
 }
 
-fn not_pinned(candidate: &Candidate) -> Excluded {
+pub(crate) fn not_pinned(candidate: &Candidate) -> Excluded {
     Excluded { target: candidate.target, name: Arc::clone(&candidate.name), reason: ExcludeReason::NotPinned }
 }

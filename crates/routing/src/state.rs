@@ -6,7 +6,7 @@ use kv_blocks::{Moment, Target};
 use kv_index::Promised;
 
 use crate::{
-    CacheSource, Job, Policy, ReservationId, RoutingSettings, SessionMode, SessionState, TargetLoad,
+    CacheSource, Candidate, Job, Policy, ReservationId, RoutingSettings, SessionMode, SessionState, TargetLoad,
     choice::Choice,
     choose::{order, pick},
     health::HealthBook,
@@ -15,7 +15,7 @@ use crate::{
     output_length::OutputLength,
     policy::{Contender, FALLBACK, Rules, Scene, Standing},
     pools::Prompt,
-    queue::Queue,
+    queue::{QueueSettings, WaitQueue},
     rates::RateBook,
     session::{Course, Line, SessionBook},
     survey::Survey,
@@ -29,7 +29,7 @@ pub(crate) struct State {
     pub(crate) latencies: LatencyBook,
     pub(crate) health: HealthBook,
     pub(crate) rules: Rules,
-    pub(crate) queue: Queue,
+    pub(crate) queue: WaitQueue,
     pub(crate) output: OutputLength,
     pub(crate) sessions: SessionBook,
 }
@@ -42,7 +42,7 @@ impl State {
             latencies: LatencyBook::default(),
             health: HealthBook::default(),
             rules: Rules::new(settings),
-            queue: Queue::default(),
+            queue: WaitQueue::default(),
             output: OutputLength::default(),
             sessions: SessionBook::default(),
         }
@@ -62,9 +62,9 @@ impl State {
         let mode = settings.session.under(policy);
         let keys = job.session.filter(|_| mode != SessionMode::Off);
         let found = keys.and_then(|keys| self.sessions.find(now, keys));
-        self.ledger.pass(now);
         let Survey { contenders: surveyed, prompts, .. } = survey;
         let targets = surveyed.iter().map(|surveyed| surveyed.candidate.target);
+        self.ledger.pass_on(now, targets.clone());
         let newcomer_cold_tokens = self.ledger.newcomer_cold_tokens(now, targets);
         let known: Vec<KnownBlocks> = prompts.iter().map(|prompt| self.ledger.known_blocks(&prompt.blocks)).collect();
         let asked =
@@ -117,7 +117,14 @@ impl State {
     }
 
     /// Counts the request's load on the winner.
-    pub(crate) fn reserve(&mut self, now: Moment, job: &Job<'_>, choice: &Choice<'_>, prompt: Prompt) -> ReservationId {
+    pub(crate) fn reserve(
+        &mut self,
+        now: Moment,
+        job: &Job<'_>,
+        choice: &Choice<'_>,
+        prompt: Prompt,
+        queue: &QueueSettings,
+    ) -> ReservationId {
         let targets = choice.scene.contenders.iter().map(Contender::target);
         self.ledger.note_backlogs(now, targets, choice.newcomer_cold_tokens);
         let winner = choice.winner();
@@ -129,7 +136,9 @@ impl State {
             self.sessions.bind(now, keys, course, winner.target());
         }
         let blocks = choice.scene.prompts[winner.surveyed.prompt].blocks.clone();
-        self.ledger.open(now, prompt.counted(load(job, winner, blocks)))
+        let reservation = self.ledger.open(now, prompt.counted(load(job, winner, blocks)));
+        self.queue.target_taken(now, winner.target(), self.ledger.gate(queue.hold_above));
+        reservation
     }
 
     /// Frees a reservation, and notes whether the worker had the prompt; returns what the index expects because of it.
@@ -137,6 +146,21 @@ impl State {
         let target = self.ledger.target(id)?;
         self.health.observe(now, target.worker, taken);
         self.ledger.close(now, id)
+    }
+
+    /// Takes note of how full the candidates' caches are.
+    pub(crate) fn observe_usage(&mut self, now: Moment, candidates: &[Candidate], queue: &QueueSettings) {
+        for candidate in candidates {
+            let Some(ratio) = candidate.usage else { continue };
+            if self.ledger.observe_usage(candidate.target, ratio, candidate.total_blocks) {
+                self.queue.usage_changed(now, candidate.target, self.ledger.gate(queue.hold_above));
+            }
+        }
+    }
+
+    /// Something ended on `target`: held requests may go there now.
+    pub(crate) fn target_changed(&mut self, now: Moment, target: Target, queue: &QueueSettings) {
+        self.queue.target_changed(now, target, self.ledger.gate(queue.hold_above));
     }
 
     /// Where `target` stands; the prompt has so many blocks that are not active there.

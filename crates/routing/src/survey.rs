@@ -63,7 +63,7 @@ fn most_cached_tokens(size: BlockSize, prompt_tokens: u32) -> u32 {
 }
 
 /// All candidates with what they hold.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Survey<'a> {
     pub(crate) contenders: Vec<Surveyed<'a>>,
     /// One per namespace.
@@ -207,6 +207,7 @@ mod tests {
             stream_state: None,
             health: "ready",
             lmcache: LmcacheFacts::default(),
+            usage: None,
         };
         let job = Job {
             policy: None,
@@ -219,6 +220,7 @@ mod tests {
             expected_output_tokens: None,
             answer: Answer::Streamed,
             patience: None,
+            busy_threshold: None,
             candidates: &[],
             excluded: &[],
             prefill: None,

@@ -142,6 +142,7 @@ fn a_prompt_that_nothing_is_known_of_still_finds_a_target() {
         expected_output_tokens: None,
         answer: routing::Answer::Streamed,
         patience: None,
+        busy_threshold: None,
         candidates: &fleet.candidates,
         excluded: &[],
         prefill: None,

@@ -128,5 +128,6 @@ fn candidate(cell: &Cell, number: u32, namespace: &Namespace, blocks: u32) -> Ca
         stream_state: Some("live"),
         health: "ready",
         lmcache: LmcacheFacts::default(),
+        usage: None,
     }
 }

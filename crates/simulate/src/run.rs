@@ -147,6 +147,7 @@ impl<'a> Run<'a> {
             answer: Answer::Streamed,
             // Nobody gives up.
             patience: Some(Patience { limit: self.cell.wait, waited: Duration::ZERO, bytes: 0 }),
+            busy_threshold: None,
             candidates: &self.engines.candidates,
             excluded: &[],
             prefill: None,
@@ -253,20 +254,27 @@ impl<'a> Run<'a> {
         self.let_go(now, released);
     }
 
-    fn let_go(&mut self, now: Moment, released: Vec<Released>) {
-        let mut engines: Vec<usize> = Vec::new();
-        for released in released {
-            if let Some(request) = self.held.remove(&released.ticket) {
-                engines.extend(self.send(now, request, &released.plan));
+    fn let_go(&mut self, now: Moment, mut released: Vec<Released>) {
+        loop {
+            let mut engines: Vec<usize> = Vec::new();
+            for released in released {
+                if let Some(request) = self.held.remove(&released.ticket) {
+                    engines.extend(self.send(now, request, &released.plan));
+                }
             }
-        }
-        for engine in engines {
-            self.rouse(now, engine);
-        }
-        let next = self.router.next_release(now);
-        if let Some(then) = next.filter(|then| self.release_at != Some(*then)) {
-            self.release_at = Some(then);
-            self.agenda.put(then, What::Release);
+            for engine in engines {
+                self.rouse(now, engine);
+            }
+            let Some(then) = self.router.next_release(now) else { return };
+            if then > now {
+                if self.release_at != Some(then) {
+                    self.release_at = Some(then);
+                    self.agenda.put(then, What::Release);
+                }
+                return;
+            }
+            // One call releases a few; all who may go now do.
+            released = self.router.released(now);
         }
     }
 

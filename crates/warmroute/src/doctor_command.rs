@@ -5,7 +5,7 @@ use std::{process::ExitCode, time::Duration};
 use clap::Args;
 use doctor::{Check, Options, Probe, Report, Status, USUAL_TIMEOUT};
 
-use crate::{cli::ServeArgs, output, serve, settings, wire_up};
+use crate::{cli::ServeArgs, limits, output, serve, settings, wire_up};
 
 /// Longest time for one worker that can be asked for, in seconds.
 const LONGEST_TIMEOUT_S: u64 = 600;
@@ -42,6 +42,8 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
             return settings::refuse(&problems);
         }
     };
+    // As the router does: what it cannot raise is worth a look.
+    limits::raise_open_files(settings.server.max_connections);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

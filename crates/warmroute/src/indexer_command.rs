@@ -16,7 +16,7 @@ use net::{Clock, Destinations, ListenError};
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::{cli::LoggingArgs, logging, output, serve, settings, signals::Stops, wire_up};
+use crate::{cli::LoggingArgs, limits, logging, output, serve, settings, signals::Stops, wire_up};
 
 /// Where it listens unless told otherwise: the port that Conductor's clients know.
 const USUAL_PLACE: &str = "127.0.0.1:13333";
@@ -54,6 +54,7 @@ pub(crate) fn run(args: &IndexerArgs) -> ExitCode {
         Err(problems) => return settings::refuse(&problems),
     };
     logging::start(&settings.logging);
+    limits::raise_open_files(settings.server.max_connections);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("the runtime could not be started: {error}")),

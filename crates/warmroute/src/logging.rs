@@ -1,17 +1,25 @@
-//! The log, on stderr.
+//! The log, on stderr. Nobody who logs waits for its reader: see [`log_queue`].
 
-use std::{io::IsTerminal, sync::OnceLock};
+use std::{
+    backtrace::{Backtrace, BacktraceStatus},
+    io::{self, IsTerminal, Write},
+    panic::PanicHookInfo,
+    sync::OnceLock,
+};
 
 use config::{Level, LogFormat, Logging};
 use tracing_subscriber::{EnvFilter, fmt};
+
+use crate::log_queue;
 
 /// Sets the level of the log that was started.
 static SET_LEVEL: OnceLock<Box<dyn Fn(Level) + Send + Sync>> = OnceLock::new();
 
 /// Starts the log. Later calls change nothing, so that a demo with two routers in one process has one log.
 pub(crate) fn start(logging: &Logging) {
+    log_queue::start();
     let pretty = is_pretty(logging.format, std::io::stderr().is_terminal());
-    let log = fmt().with_env_filter(filter(logging.level)).with_writer(std::io::stderr);
+    let log = fmt().with_env_filter(filter(logging.level)).with_writer(|| QueueWriter);
     // A handle knows the type of what it sets, which the two forms do not share.
     if pretty {
         let log = log.with_ansi(logging.enable_colors).with_filter_reloading();
@@ -26,6 +34,32 @@ pub(crate) fn start(logging: &Logging) {
             let _ = SET_LEVEL.set(Box::new(move |level| drop(handle.reload(filter(level)))));
         }
     }
+    std::panic::set_hook(Box::new(log_panic));
+}
+
+/// Hands lines to the queue. The formatter writes each event with one call.
+struct QueueWriter;
+
+impl Write for QueueWriter {
+    fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+        log_queue::push(lines);
+        Ok(lines.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Logs a panic. The standard hook writes to stderr itself, and would wait for its reader.
+fn log_panic(panic: &PanicHookInfo<'_>) {
+    let thread = std::thread::current();
+    let location = panic.location().map(ToString::to_string);
+    let message = panic.payload_as_str().unwrap_or("(no message)");
+    // Taken where RUST_BACKTRACE asks for it.
+    let backtrace = Backtrace::capture();
+    let backtrace = (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());
+    tracing::error!(thread = thread.name(), location, panic = message, backtrace, "panic");
 }
 
 /// Logs from this level on.

@@ -12,14 +12,17 @@ mod explain;
 mod indexer_command;
 mod limits;
 mod live;
+mod log_queue;
 mod logged;
 mod logging;
+mod memory_budget;
 mod output;
 mod replay_command;
 mod serve;
 mod settings;
 mod signals;
 mod simulate_command;
+mod stall_watch;
 mod takeover;
 mod text_file;
 mod wire_up;
@@ -30,7 +33,7 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     // Bad flags end here: clap prints what was expected and exits with 2.
-    match cli::Cli::parse().command {
+    let code = match cli::Cli::parse().command {
         cli::Command::Serve(args) => serve::run(&args),
         cli::Command::Engine(args) => engine::run(*args),
         cli::Command::Demo(args) => demo::run(&args),
@@ -41,5 +44,7 @@ fn main() -> ExitCode {
         cli::Command::Simulate(args) => simulate_command::run(&args),
         cli::Command::Replay(args) => replay_command::run(&args),
         cli::Command::Config(args) => config_command::run(&args),
-    }
+    };
+    log_queue::finish();
+    code
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::{
     cli::ServeArgs,
     drain::NewConnections,
-    encryption,
+    encryption, limits,
     live::Sources,
     logging, output, settings,
     signals::{Stop, Stops},
@@ -30,6 +30,7 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
         Err(problems) => return settings::refuse(&problems),
     };
     logging::start(&settings.logging);
+    limits::raise_open_files(settings.server.max_connections);
     tell_idle_keys(&settings);
     warn_of_idle_settings(&settings);
     let extras = Extras {
@@ -87,8 +88,14 @@ async fn serve(settings: Settings, sources: Sources, extras: Extras, print_ready
         Err(error) => return fail(&error.to_string()),
     };
     announce(&running, print_ready);
+    let mut failed = false;
     let drained = tokio::select! {
         drained = running.handed_over() => drained,
+        () = running.failed() => {
+            failed = true;
+            tracing::error!("the data listener cannot accept connections: requests that run may end, then this process does");
+            ended(&running, NewConnections::Refused, &mut stops).await
+        }
         stop = stops.next() => {
             tracing::info!("told to stop: a second signal cuts running requests");
             // An interrupt is somebody's at a terminal; no balancer has to be told.
@@ -98,11 +105,14 @@ async fn serve(settings: Settings, sources: Sources, extras: Extras, print_ready
         }
     };
     running.stop().await;
-    if drained.cut == 0 {
-        return ExitCode::SUCCESS;
+    if drained.cut > 0 {
+        tracing::warn!(cut_streams = drained.cut, "stopped with requests running");
     }
-    tracing::warn!(cut_streams = drained.cut, "stopped with requests running");
-    ExitCode::from(CUT_STREAMS)
+    if failed {
+        tracing::error!("the data listener failed: exit code 1, start the router again");
+        return ExitCode::FAILURE;
+    }
+    if drained.cut == 0 { ExitCode::SUCCESS } else { ExitCode::from(CUT_STREAMS) }
 }
 
 async fn ended(running: &Running, new_connections: NewConnections, stops: &mut Stops) -> Drained {

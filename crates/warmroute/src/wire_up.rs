@@ -32,7 +32,7 @@ use self::{from_settings::thresholds, listeners::Bound};
 use crate::{
     drain::{Draining, NewConnections, Usual},
     live::{self, Live, Sources},
-    serve,
+    log_queue, serve, stall_watch,
     takeover::{self, Given, Handing, TakeoverError},
 };
 
@@ -91,6 +91,8 @@ pub(crate) struct Running {
     stop_admin: watch::Sender<bool>,
     draining: Arc<Draining>,
     handing: Arc<Handing>,
+    gateway: Arc<InForce>,
+    stall_task: JoinHandle<()>,
     data_task: JoinHandle<()>,
     watch_task: JoinHandle<()>,
     admin_task: JoinHandle<()>,
@@ -135,7 +137,8 @@ async fn start_on(
     taken: bool,
 ) -> Result<(Running, Arc<InForce>), StartError> {
     let Bound { data, admin, .. } = bound;
-    let (clock, mut registry) = (Clock::system(), Registry::default());
+    let clock = Clock::system();
+    let (mut registry, stall_task) = watched_process(clock);
     let scheme = scheme(&settings);
     let index = Arc::new(KvIndex::new(from_settings::index(&settings, scheme)));
     let router = Arc::new(Router::new(routing(&settings), Arc::clone(&index)));
@@ -218,10 +221,7 @@ async fn start_on(
         features: features::BUILT,
         serve_metrics,
         drain: drain(&draining, &gateway),
-        takeover: Takeover::new({
-            let handing = Arc::clone(&handing);
-            move |socket| handing.to(socket)
-        }),
+        takeover: takeover(&handing),
         doctor: doctor(&live, asks_key),
         dry_run: dry_run(&gateway, limits.max_body_bytes),
         clock,
@@ -244,6 +244,8 @@ async fn start_on(
         stop,
         stop_admin,
         watch_task,
+        stall_task,
+        gateway: Arc::clone(&gateway),
         data_task: tokio::spawn(Arc::clone(&draining).carry(listening)),
         draining,
         handing,
@@ -253,6 +255,21 @@ async fn start_on(
         admin_task: tokio::spawn(admin::serve(parts, access, admin, admin_stopped)),
     };
     Ok((running, gateway))
+}
+
+/// A registry with the metrics of the process itself, and the task that watches for its stalls.
+fn watched_process(clock: Clock) -> (Registry, JoinHandle<()>) {
+    let mut registry = Registry::default();
+    supervision::register(&mut registry);
+    log_queue::register(&mut registry);
+    let stall_task = stall_watch::start(clock, &mut registry);
+    (registry, stall_task)
+}
+
+/// The way to give the listening sockets to another process.
+fn takeover(handing: &Arc<Handing>) -> Takeover {
+    let handing = Arc::clone(handing);
+    Takeover::new(move |socket| handing.to(socket))
 }
 
 /// How a drain goes that nobody asked for otherwise.
@@ -274,6 +291,11 @@ impl Running {
     pub(crate) async fn drain(&self, new_connections: NewConnections) -> Drained {
         self.draining.begin(new_connections, None);
         self.draining.ended().await
+    }
+
+    /// Resolves when clients cannot connect any more though nobody asked for that.
+    pub(crate) async fn failed(&self) {
+        self.gateway.failed().await;
     }
 
     /// Resolves when another process has taken over, and what ran here has ended.
@@ -301,6 +323,7 @@ impl Running {
     /// Ends everything that is left, and waits until it is gone.
     pub(crate) async fn stop(self) {
         self.watch_task.abort();
+        self.stall_task.abort();
         self.data_task.abort();
         self.stop_admin.send_replace(true);
         self.stop.send_replace(true);
@@ -345,7 +368,7 @@ fn doctor(live: &Arc<Live>, api_key: bool) -> Doctor {
 pub(crate) fn surroundings(settings: &Settings, api_key: bool) -> Surroundings {
     Surroundings {
         api_key,
-        files: crate::limits::files(settings.server.max_connections),
+        files: Some(crate::limits::files(settings.server.max_connections)),
         hub_cache: HubCache::from_env(|name| std::env::var(name).ok()),
     }
 }

@@ -2,10 +2,7 @@
 
 mod harness;
 
-use std::{
-    io::Write,
-    process::{Command, Stdio},
-};
+use std::{process::Command, time::Duration};
 
 use contract_id::contract;
 use harness::Program;
@@ -82,15 +79,10 @@ fn a_file_that_is_missing_or_not_utf8_ends_with_78() {
 
 #[test]
 fn a_dash_is_stdin() {
-    let text = std::fs::read_to_string(SEED).expect("the file is in the repository");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_warmroute"))
-        .args(["config", "convert", "--from", "vllm-router", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    child.stdin.take().expect("stdin is piped").write_all(text.as_bytes()).expect("it reads");
-    let output = child.wait_with_output().expect("it ends");
+    let text = std::fs::File::open(SEED).expect("the file is in the repository");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warmroute"));
+    command.args(["config", "convert", "--from", "vllm-router", "-"]).stdin(text);
+    let output = test_programs::limit::output(&mut command, Duration::from_secs(60));
     assert!(output.status.success());
     assert_eq!(String::from_utf8_lossy(&output.stdout), convert(SEED).stdout);
 }

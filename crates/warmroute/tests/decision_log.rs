@@ -122,7 +122,7 @@ fn what_was_not_written_yet_is_written_at_the_end_and_a_log_without_chains_canno
 }
 
 #[test]
-#[contract("V43")]
+#[contract("V43", "F66")]
 fn a_log_that_cannot_be_written_is_said_once_and_counted_and_no_request_notices() {
     let folder = tempfile::tempdir().expect("a folder");
     let (routed, path) = logged(&folder.path().join("not there"), "interval: 10ms");

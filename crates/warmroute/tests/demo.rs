@@ -3,7 +3,6 @@
 mod harness;
 
 use std::{
-    io::{BufRead, BufReader},
     net::TcpStream,
     process::{Child, Command, ExitStatus, Stdio},
     time::Duration,
@@ -11,6 +10,7 @@ use std::{
 
 use harness::{Program, Stopwatch, assert_shape, eventually};
 use serde_json::{Value, json};
+use test_programs::limit;
 
 #[test]
 fn one_round_prints_one_object_and_warm_finds_more_blocks() {
@@ -50,9 +50,9 @@ fn begun() -> (Child, Vec<String>) {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the program starts");
-    let mut lines = BufReader::new(demo.stderr.take().expect("stderr is piped")).lines();
-    let line = lines.by_ref().map_while(Result::ok).find(|line| line.contains("http://")).expect("it says where it is");
-    std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+    let stderr = demo.stderr.take().expect("stderr is piped");
+    let line = limit::find_line(stderr, Duration::from_secs(60), |line| line.contains("http://"));
+    let line = line.expect("it says where it is");
     let address = |text: &str| text.split([' ', ',', ')']).next().expect("a first part").to_owned();
     let addresses = line.split("http://").skip(1).map(address).collect();
     (demo, addresses)

@@ -215,8 +215,8 @@ fn piped(args: &[&str]) -> (Child, BufReader<std::process::ChildStdout>) {
 }
 
 async fn code(mut child: Child) -> Option<i32> {
-    let ended = tokio::task::spawn_blocking(move || child.wait().unwrap().code());
-    tokio::time::timeout(PATIENCE, ended).await.expect("it ends").unwrap()
+    let ended = move || test_programs::limit::wait(&mut child, PATIENCE, "warmroute events").code();
+    tokio::task::spawn_blocking(ended).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -20,7 +20,7 @@ use event_sources::{NatsSource, NatsSpec, SourceHandle, SourceSpec, ZmqSource};
 use harness::{Program, RawClient, Router, chat, eventually, words};
 use kv_blocks::{DpRank, Target, WorkerId};
 use kv_index::{IndexSettings, KvIndex};
-use nats_server::{NatsServer, nats_is_missing};
+use nats_server::NatsServer;
 use net::Clock;
 use tokio::sync::mpsc;
 
@@ -75,7 +75,7 @@ impl Relay {
         while let Some(line) = tokio::time::timeout(PATIENCE, self.lines.recv()).await.expect("it ends") {
             last = line;
         }
-        (self.child.wait().unwrap(), last)
+        (test_programs::limit::wait(&mut self.child, PATIENCE, "warmroute events relay"), last)
     }
 }
 
@@ -117,9 +117,7 @@ fn prompt(engine: &Program, seed: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_router_behind_nats_knows_what_one_beside_the_engine_knows() {
-    if nats_is_missing() {
-        return;
-    }
+    test_programs::require!(NatsServer);
     let mut server = NatsServer::start(&[]);
     let engine = Program::engine(&["--block-size", "16"]);
     let endpoint = |name: &str| engine.ready[name][0].as_str().unwrap().to_owned();
@@ -164,9 +162,7 @@ async fn a_router_behind_nats_knows_what_one_beside_the_engine_knows() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_router_follows_the_subject_that_its_configuration_names() {
-    if nats_is_missing() {
-        return;
-    }
+    test_programs::require!(NatsServer);
     let token = "let-me-in";
     let server = NatsServer::start(&["--auth", token]);
     let folder = tempfile::tempdir().unwrap();
@@ -200,9 +196,7 @@ async fn a_router_follows_the_subject_that_its_configuration_names() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn it_waits_for_engine_and_server_and_ends_on_a_signal() {
-    if nats_is_missing() {
-        return;
-    }
+    test_programs::require!(NatsServer);
     let mut server = NatsServer::start(&[]);
     server.kill();
     let mut relay = Relay::start(&["--endpoint", "tcp://127.0.0.1:1", "--nats", &server.url(), "--subject", SUBJECT]);

@@ -3,8 +3,8 @@
 mod harness;
 
 use std::{
-    io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 use contract_id::contract;
@@ -15,18 +15,6 @@ fn example(name: &str) -> String {
     format!("{}/../../examples/conductor/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
-fn there_is(program: &str) -> bool {
-    let found = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
-    if !found {
-        eprintln!("skipped: there is no {program} on this machine");
-    }
-    found
-}
-
-fn python() -> String {
-    std::env::var("WARMROUTE_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned())
-}
-
 fn text(value: &Value) -> &str {
     value.as_str().expect("a text")
 }
@@ -34,19 +22,17 @@ fn text(value: &Value) -> &str {
 #[test]
 #[contract("MC1", "MC2", "MC3", "MC4")]
 fn the_session_runs_to_its_end_and_shows_each_answer() {
-    if !there_is("curl") {
-        return;
-    }
+    test_programs::require!(Curl);
     let engine = Program::engine(&["--speed", "20"]);
     let indexer = Program::start(&["indexer", "--listen", "127.0.0.1:0"]);
-    let output = Command::new("sh")
+    let mut session = Command::new("sh");
+    session
         .arg(example("session.sh"))
         .env("INDEXER", indexer.url())
         .env("ENGINE", engine.url())
         .env("EVENTS", text(&engine.ready["kv_events"][0]))
-        .env("REPLAY", text(&engine.ready["replay"][0]))
-        .output()
-        .expect("a shell runs");
+        .env("REPLAY", text(&engine.ready["replay"][0]));
+    let output = test_programs::limit::output(&mut session, Duration::from_secs(120));
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{shown}\n{}", String::from_utf8_lossy(&output.stderr));
     let row =
@@ -75,9 +61,7 @@ impl Drop for Running {
 #[test]
 #[contract("MC3", "MC4")]
 fn the_small_router_sends_a_prompt_where_it_is_held() {
-    if !there_is(&python()) {
-        return;
-    }
+    test_programs::require!(Python);
     let engines = [Program::engine(&["--speed", "20"]), Program::engine(&["--speed", "20"])];
     let mut indexer = Program::start(&["indexer", "--listen", "127.0.0.1:0"]);
     let names = ["engine-1", "engine-2"];
@@ -88,13 +72,13 @@ fn the_small_router_sends_a_prompt_where_it_is_held() {
         });
         assert_eq!(RawClient::post(&indexer.data(), "/register", body.to_string().as_bytes()).status, 200);
     }
-    let mut command = Command::new(python());
+    let mut command = Command::new(test_programs::python());
     command.args([example("router.py"), "0".to_owned(), indexer.url()]).stdout(Stdio::piped());
     command.args(engines.iter().zip(names).map(|(engine, name)| format!("{name}={}", engine.url())));
     let mut router = Running(command.spawn().expect("python runs"));
-    let mut port = String::new();
-    BufReader::new(router.0.stdout.take().expect("stdout is piped")).read_line(&mut port).expect("it prints its port");
-    let address = format!("127.0.0.1:{}", port.trim());
+    let stdout = router.0.stdout.take().expect("stdout is piped");
+    let port = test_programs::limit::first_line(stdout, Duration::from_secs(60)).expect("it prints its port");
+    let address = format!("127.0.0.1:{port}");
 
     let ask = |seed: &str| {
         let body = json!({"model": "sim", "prompt": words(seed, 300), "max_tokens": 1});

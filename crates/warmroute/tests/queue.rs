@@ -214,3 +214,55 @@ fn a_client_that_sets_its_own_priority_and_an_engine_that_knows_none_are_left_al
     let reply = RawClient::post(&routed.router.data(), "/v1/chat/completions", plain.as_bytes());
     assert_eq!((reply.status, reply.header("x-warmroute-rewrites")), (200, None));
 }
+
+#[test]
+#[contract("F79")]
+fn an_idle_model_answers_at_once_while_400_requests_wait_for_another_model() {
+    let routed = Routed::with(&[SLOW, &["--speed", "1", "--model", "other"]], "", &[]);
+    let _long = ask(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
+    eventually("the long prompt to be under way", || (metric(&routed.router, "warmroute_leases") == 1.0).then_some(()));
+    // No two begin alike: each takes its time.
+    let body = |n| chat("sim", &format!("{n} {}", "word ".repeat(2_000)), 1);
+    let others: Vec<_> = (0..450).map(|n| ask(&routed, &format!("r{n}"), &body(n))).collect();
+    let queued = || metric(&routed.router, "warmroute_queued");
+    eventually("400 to wait", || (queued() >= 400.0).then_some(()));
+    for n in 0..10 {
+        let id = format!("idle{n}");
+        assert_eq!(ask(&routed, &id, &streamed(chat("other", "hello", 1))).reply().status, 200);
+        assert_eq!(routed.router.receipt(&id)["hold"], serde_json::json!({"held_ms": 0.0, "reason": null}));
+    }
+    assert!(queued() >= 200.0, "the others still wait: {}", queued());
+    drop(others);
+    waiting(&routed.router, 0.0);
+}
+
+#[test]
+fn a_worker_that_comes_back_takes_waiting_requests_in_their_order() {
+    let routed = Routed::with(&[SLOW, SLOW], "", &[]);
+    let change = |path: &str| {
+        let reply = RawClient::post(&routed.router.admin(), &format!("/admin/workers/b/{path}"), b"");
+        assert!(reply.status < 300, "{}", reply.text());
+    };
+    change("drain");
+    eventually("b to get nothing", || (routed.worker("b")["state"] == "draining").then_some(()));
+    let _long = ask(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
+    eventually("the long prompt to be under way", || (metric(&routed.router, "warmroute_leases") == 1.0).then_some(()));
+    let mut middle = ask(&routed, "middle", &streamed(long_chat("sim", 4_000, 1)));
+    waiting(&routed.router, 1.0);
+    let mut short = ask(&routed, "short", &streamed(chat("sim", "hello", 1)));
+    waiting(&routed.router, 2.0);
+    change("resume");
+    for client in [&mut short, &mut middle] {
+        assert_eq!(client.reply().status, 200);
+    }
+    let receipt = |id: &str| {
+        eventually("the receipt", || {
+            let receipt = routed.router.receipt(id);
+            (!receipt["outcome"].is_null()).then_some(receipt)
+        })
+    };
+    let (short, middle) = (receipt("short"), receipt("middle"));
+    assert_eq!((&short["hold"]["reason"], &middle["hold"]["reason"]), (&"backlog".into(), &"backlog".into()));
+    assert_eq!((&short["winner"]["worker"], &middle["winner"]["worker"]), (&"b".into(), &"b".into()), "{short}");
+    assert!(short["hold"]["held_ms"].as_f64() < middle["hold"]["held_ms"].as_f64());
+}

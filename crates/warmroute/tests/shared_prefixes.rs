@@ -9,7 +9,7 @@ mod redis_server;
 use contract_id::contract;
 use harness::{Program, RawClient, Routed, Router as _, eventually, says, words};
 use prefix_stream::PrefixStream;
-use redis_server::{RedisServer, redis_is_missing};
+use redis_server::RedisServer;
 use serde_json::{Value, json};
 
 /// A router that hears engine `b`'s stream, and one that hears nothing.
@@ -76,9 +76,7 @@ fn prompt(pair: &Pair) -> (String, String) {
 #[test]
 #[contract("CK40", "CK53")]
 fn two_routers_send_a_prompt_where_one_of_them_heard_that_it_is() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let redis = RedisServer::start();
     let pair = Pair::start(&redis);
     for router in pair.routers() {
@@ -104,9 +102,7 @@ fn two_routers_send_a_prompt_where_one_of_them_heard_that_it_is() {
 #[test]
 #[contract("CK36", "CK37", "CK38", "CK65", "CK81")]
 fn redis_killed_paused_and_started_again_costs_no_request() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let mut redis = RedisServer::start();
     let pair = Pair::start(&redis);
     let (prompt, home) = prompt(&pair);

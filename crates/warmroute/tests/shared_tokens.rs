@@ -11,7 +11,7 @@ use contract_id::contract;
 use harness::{
     LmcacheController, Program, RawClient, Reply, Router as _, ScriptedEngine, Stopwatch, chat, eventually, json_reply,
 };
-use redis_server::{RedisServer, redis_is_missing};
+use redis_server::RedisServer;
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -92,9 +92,7 @@ fn counted(prompt: &Value) -> (u64, u64, &str) {
 #[test]
 #[contract("V30")]
 fn what_one_router_asked_an_engine_the_other_does_not_ask_again() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let shared = Shared::start();
     let [first, second] = [shared.router(), shared.router()];
     shared.tells(100);
@@ -126,9 +124,7 @@ fn what_one_router_asked_an_engine_the_other_does_not_ask_again() {
 #[test]
 #[contract("V30")]
 fn tokens_count_no_longer_than_configured_in_redis_too() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let shared = Shared::start();
     let [first, second] = [shared.router_with(", ttl: 90s"), shared.router()];
     shared.tells(5);
@@ -148,9 +144,7 @@ fn tokens_count_no_longer_than_configured_in_redis_too() {
 #[test]
 #[contract("V30")]
 fn what_another_writer_put_there_is_a_miss_and_goes() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let shared = Shared::start();
     let [first, second] = [shared.router(), shared.router()];
     let long = "x".repeat(3 << 20);
@@ -192,9 +186,7 @@ fn what_another_writer_put_there_is_a_miss_and_goes() {
 #[test]
 #[contract("V30")]
 fn redis_stopped_or_killed_costs_no_request_and_few_of_them_a_wait() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let mut shared = Shared::start();
     let router = shared.router();
     shared.tells(3);

@@ -1,51 +1,55 @@
 //! Serving everybody who connects to a bound socket.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::future::Future;
 
-use net::{Listener, Stream};
-use tokio::{
-    sync::Semaphore,
-    task::{JoinHandle, JoinSet},
+use net::{
+    Listener, Stream,
+    server::{Acceptor, ConnectionSlot},
 };
+use supervision::Task;
+use tokio::task::{JoinHandle, JoinSet};
 
-/// Peers served at once. With as many, new ones wait in the kernel's backlog.
-const MAX_PEERS: usize = 1024;
-/// Pause after an accept that failed, most likely for want of descriptors.
-const PAUSE: Duration = Duration::from_millis(50);
+/// A peer that connected to a bound socket.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    /// No number is used twice.
+    pub(crate) number: u64,
+    pub(crate) stream: Stream,
+    /// A peer that has sent nothing for the longest time yields to a new one when there are as many as may be.
+    pub(crate) slot: ConnectionSlot,
+}
 
 /// A running accept loop. Dropping it ends the loop and every connection it made.
 #[derive(Debug)]
 pub(crate) struct Accepting(JoinHandle<()>);
 
 impl Accepting {
-    /// Runs `serve` for each connection, which it is given with a number of its own.
-    pub(crate) fn start<S, F>(listener: Listener, mut serve: S) -> Self
+    /// Runs `serve` for each peer, of which there are `most` at once.
+    pub(crate) fn start<S, F>(listener: Listener, most: usize, mut serve: S) -> Self
     where
-        S: FnMut(u64, Stream) -> F + Send + 'static,
+        S: FnMut(Peer) -> F + Send + 'static,
         F: Future<Output = ()> + Send + 'static,
     {
         Self(tokio::spawn(async move {
-            let room = Arc::new(Semaphore::new(MAX_PEERS));
-            let mut peers = JoinSet::new();
-            for number in 1.. {
-                let permit = Arc::clone(&room).acquire_owned().await;
-                let stream = loop {
-                    match listener.accept().await {
-                        Ok(stream) => break stream,
-                        Err(error) => {
-                            tracing::warn!(%error, "accept failed, pausing");
-                            tokio::time::sleep(PAUSE).await;
-                        }
-                    }
-                };
-                while peers.try_join_next().is_some() {}
-                let serving = serve(number, stream);
-                peers.spawn(async move {
-                    serving.await;
-                    drop(permit);
-                });
-            }
+            // Not of the accepting: a panic there costs no connection, and no number comes twice.
+            let mut acceptor = Acceptor::new(listener, most);
+            let (mut peers, mut number) = (JoinSet::new(), 0);
+            let mut task = Task::new("zmtp_accept");
+            while task.attempt(accept(&mut acceptor, &mut serve, &mut peers, &mut number)).await.is_none() {}
         }))
+    }
+}
+
+async fn accept<S, F>(acceptor: &mut Acceptor, serve: &mut S, peers: &mut JoinSet<()>, number: &mut u64)
+where
+    S: FnMut(Peer) -> F,
+    F: Future<Output = ()> + Send + 'static,
+{
+    loop {
+        let (stream, slot) = acceptor.next().await;
+        while peers.try_join_next().is_some() {}
+        *number += 1;
+        peers.spawn(serve(Peer { number: *number, stream, slot }));
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use supervision::Backoff;
+
 const FIRST: Duration = Duration::from_millis(100);
 /// The longest wait after an attempt. A publisher that was away for long is read again at most this long after it is
 /// back, so that its worker is back in use, followed by its events, within three seconds.
@@ -10,18 +12,9 @@ const LONGEST: Duration = Duration::from_secs(2);
 /// everybody and then breaks off would be called ten times a second for ever.
 const GOOD: Duration = Duration::from_secs(1);
 
-#[derive(Debug, Default)]
-pub(crate) struct Backoff {
-    next: Option<Duration>,
-}
-
-impl Backoff {
-    /// The wait after a connection that lasted `lasted` (zero: it could not be made); never more than [`LONGEST`].
-    pub(crate) fn after(&mut self, lasted: Duration) -> Duration {
-        let wait = if lasted >= GOOD { FIRST } else { self.next.unwrap_or(FIRST) };
-        self.next = Some((wait * 2).min(LONGEST));
-        wait
-    }
+/// The waits of one connection.
+pub(crate) fn reconnects() -> Backoff {
+    Backoff::new(FIRST, LONGEST).reset_after(GOOD)
 }
 
 #[cfg(test)]
@@ -30,7 +23,7 @@ mod tests {
 
     #[test]
     fn waits_double_up_to_two_seconds_and_start_again_after_a_good_connection() {
-        let mut backoff = Backoff::default();
+        let mut backoff = reconnects();
         let waits: Vec<u128> = (0..8).map(|_| backoff.after(Duration::ZERO).as_millis()).collect();
         assert_eq!(waits, [100, 200, 400, 800, 1600, 2000, 2000, 2000]);
         assert_eq!(backoff.after(Duration::from_millis(999)).as_millis(), 2000);

@@ -3,7 +3,7 @@
 use std::{io, pin::Pin, time::Duration};
 
 use bytes::{Buf, Bytes, BytesMut};
-use net::Stream;
+use net::{Stream, server::ConnectionSlot};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf},
     time::{Instant, Sleep},
@@ -11,13 +11,19 @@ use tokio::{
 
 use crate::{
     EndpointError, Limits,
+    accept::Peer,
     codec::{Incoming, ProtocolError, Session, SocketType},
+    receive_budget::ReceiveAccount,
 };
 
 /// Bytes asked for in one read.
 const READ: usize = 64 * 1024;
 /// With this much waiting to be written nothing more is read or queued: the peer must take what it caused first.
 const WRITE_AHEAD: usize = 64 * 1024;
+/// A message of this length leaves a buffer behind that is not worth keeping.
+const LONG_MESSAGE: usize = 1024 * 1024;
+/// A peer counts as heard of once in this time, however much it sends.
+const HEARD_AGAIN: Duration = Duration::from_secs(1);
 
 /// Why a connection is over or was never made.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +46,47 @@ pub enum Disconnect {
     /// Not even an answer to a PING.
     #[error("nothing was heard from the peer for {0:?}")]
     Silent(Duration),
+    /// It was the one of as many peers as may be that had sent nothing for the longest time.
+    #[error("the place was given to a new peer: this one had sent nothing for the longest time")]
+    Displaced,
+    /// Incomplete messages of all peers have too many bytes together, and most of them are this one's.
+    #[error("incomplete messages of all peers have too many bytes, and this peer has most of them")]
+    ReceiveBudget,
+}
+
+/// What a connection of a bound socket shares with its siblings.
+#[derive(Debug)]
+struct Inbound {
+    slot: ConnectionSlot,
+    account: ReceiveAccount,
+    /// When the peer's place was last kept by a message.
+    kept: Instant,
+}
+
+impl Inbound {
+    /// Resolves when the connection has to go.
+    async fn must_go(&self) -> Disconnect {
+        tokio::select! {
+            () = self.slot.must_close() => Disconnect::Displaced,
+            () = self.account.revoked() => Disconnect::ReceiveBudget,
+        }
+    }
+
+    /// A whole message came: there is somebody.
+    fn heard(&mut self) {
+        if self.kept.elapsed() >= HEARD_AGAIN {
+            self.kept = Instant::now();
+            self.slot.set_idle();
+        }
+    }
+}
+
+/// As [`Inbound::must_go`]; a connection that we made stays.
+async fn must_go(inbound: &Option<Inbound>) -> Disconnect {
+    match inbound {
+        Some(inbound) => inbound.must_go().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// A connection whose handshake is done.
@@ -49,6 +96,7 @@ pub(crate) struct Connection {
     writer: WriteHalf<Stream>,
     session: Session,
     incoming: BytesMut,
+    inbound: Option<Inbound>,
     heartbeat: Duration,
     heard: Instant,
     /// Kept from call to call: a sleep that is made anew with each cancelled call would never end.
@@ -56,19 +104,31 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Shakes hands; the peer's routing id comes with the connection.
-    pub(crate) async fn open(
+    /// Shakes hands on a connection that we made.
+    pub(crate) async fn open(stream: Stream, socket: SocketType, limits: &Limits) -> Result<Self, Disconnect> {
+        Ok(Self::shake_hands(stream, None, socket, limits).await?.0)
+    }
+
+    /// Shakes hands with a peer of a bound socket; its routing id comes with the connection.
+    pub(crate) async fn accept(peer: Peer, socket: SocketType, limits: &Limits) -> Result<(Self, Bytes), Disconnect> {
+        let account = limits.receive_budget.account(limits.max_message);
+        let inbound = Inbound { slot: peer.slot, account, kept: Instant::now() };
+        Self::shake_hands(peer.stream, Some(inbound), socket, limits).await
+    }
+
+    async fn shake_hands(
         stream: Stream,
+        inbound: Option<Inbound>,
         socket: SocketType,
-        identity: &[u8],
         limits: &Limits,
     ) -> Result<(Self, Bytes), Disconnect> {
         let (reader, writer) = tokio::io::split(stream);
         let mut connection = Self {
             reader,
             writer,
-            session: Session::new(socket, identity, limits),
+            session: Session::new(socket, &[], limits),
             incoming: BytesMut::new(),
+            inbound,
             heartbeat: limits.heartbeat,
             heard: Instant::now(),
             alarm: Box::pin(tokio::time::sleep(limits.heartbeat)),
@@ -90,8 +150,10 @@ impl Connection {
     pub(crate) async fn turn(&mut self) -> Result<Option<Incoming>, Disconnect> {
         loop {
             if let Some(incoming) = self.session.receive(&mut self.incoming)? {
+                self.came(&incoming);
                 return Ok(Some(incoming));
             }
+            self.count_bytes()?;
             let waiting = self.session.outgoing().len();
             if self.incoming.capacity() - self.incoming.len() < READ / 8 {
                 self.incoming.reserve(READ);
@@ -110,7 +172,41 @@ impl Connection {
                     return Ok(None);
                 }
                 () = self.alarm.as_mut() => self.check_life()?,
+                reason = must_go(&self.inbound) => return Err(reason),
             }
+        }
+    }
+
+    /// What is here of incomplete messages counts with that of all other peers of bound sockets.
+    fn count_bytes(&mut self) -> Result<(), Disconnect> {
+        let bytes = self.incoming.len().saturating_add(self.session.incomplete_bytes());
+        let fits = self.inbound.as_mut().is_none_or(|inbound| inbound.account.set(bytes));
+        if fits { Ok(()) } else { Err(Disconnect::ReceiveBudget) }
+    }
+
+    fn came(&mut self, incoming: &Incoming) {
+        let Incoming::Message(frames) = incoming else { return };
+        if let Some(inbound) = &mut self.inbound {
+            inbound.heard();
+        }
+        if frames.iter().map(Bytes::len).sum::<usize>() >= LONG_MESSAGE {
+            // What follows would keep the memory of the whole message, for as long as the connection lasts.
+            self.incoming = BytesMut::from(&self.incoming[..]);
+        }
+    }
+
+    /// The peer keeps its place, whether it sends anything or not.
+    pub(crate) fn keep_place(&self) {
+        if let Some(inbound) = &self.inbound {
+            inbound.slot.set_busy();
+        }
+    }
+
+    /// Waits for `done`, unless the connection has to go before.
+    pub(crate) async fn unless_gone<T>(&self, done: impl Future<Output = T>) -> Result<T, Disconnect> {
+        tokio::select! {
+            done = done => Ok(done),
+            reason = must_go(&self.inbound) => Err(reason),
         }
     }
 

@@ -23,7 +23,7 @@ impl Dealer {
     /// Connects within `timeout` and shakes hands within the limits' time.
     pub async fn connect(endpoint: &Endpoint, limits: Limits, timeout: Duration) -> Result<Self, Disconnect> {
         let stream = limits.destinations.connect(&endpoint.to_address()?, timeout).await?;
-        let (connection, _) = Connection::open(stream, SocketType::Dealer, &[], &limits).await?;
+        let connection = Connection::open(stream, SocketType::Dealer, &limits).await?;
         Ok(Self { connection })
     }
 

@@ -6,7 +6,8 @@
 //! Not here: what the messages mean, security mechanisms, other socket types.
 //!
 //! **Invariant**: no memory is reserved because a peer announced it. Lengths are checked against [`Limits`] as soon as
-//! a frame header is read, and buffers grow with the bytes that really arrived.
+//! a frame header is read, and buffers grow with the bytes that really arrived. What all peers of bound sockets have sent
+//! of incomplete messages has a bound of its own ([`ReceiveBudget`]).
 
 mod accept;
 mod backoff;
@@ -16,6 +17,7 @@ mod dealer;
 mod endpoint;
 mod limits;
 mod publisher;
+mod receive_budget;
 mod router;
 mod sub;
 mod subscriber;
@@ -25,5 +27,6 @@ pub use dealer::Dealer;
 pub use endpoint::{Endpoint, EndpointError};
 pub use limits::Limits;
 pub use publisher::{Pub, PubSettings};
+pub use receive_budget::ReceiveBudget;
 pub use router::{PeerId, Router};
 pub use sub::{Sub, SubEvent};

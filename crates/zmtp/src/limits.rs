@@ -1,8 +1,10 @@
 //! What a peer may make us do.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use net::Destinations;
+
+use crate::ReceiveBudget;
 
 /// Limits that every connection keeps. A peer that breaks one is disconnected; nothing it announced is allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +19,11 @@ pub struct Limits {
     pub handshake_timeout: Duration,
     /// A peer that sent nothing for this long is sent a PING (ZMTP 3.1 only), and dropped after three times as long.
     pub heartbeat: Duration,
+    /// Peers of a bound socket at once. With as many, a new one takes the place of the one that has sent nothing for the
+    /// longest time.
+    pub max_peers: usize,
+    /// Bytes that all peers of bound sockets may have in incomplete messages.
+    pub receive_budget: Arc<ReceiveBudget>,
 }
 
 impl Default for Limits {
@@ -27,6 +34,8 @@ impl Default for Limits {
             max_frames: 64,
             handshake_timeout: Duration::from_secs(5),
             heartbeat: Duration::from_secs(10),
+            max_peers: 1024,
+            receive_budget: ReceiveBudget::of_process(),
         }
     }
 }

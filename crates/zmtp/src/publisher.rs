@@ -12,12 +12,13 @@ use std::{
 use bytes::BytesMut;
 use net::{Address, ListenError, listen};
 use parking_lot::Mutex;
+use supervision::Task;
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
 
 use crate::{
     Endpoint, EndpointError, Limits,
     accept::Accepting,
-    backoff::Backoff,
+    backoff,
     codec::encode_message,
     subscriber::{self, Subscriber},
 };
@@ -59,10 +60,11 @@ impl Pub {
         let bound = Endpoint::from(listener.address().address());
         let shared = Arc::new(Shared::new(settings));
         let served = Arc::clone(&shared);
-        let link = Link::Binds(Accepting::start(listener, move |number, stream| {
+        let most = shared.settings.limits.max_peers;
+        let link = Link::Binds(Accepting::start(listener, most, move |peer| {
             let shared = Arc::clone(&served);
             async move {
-                if let Err(reason) = subscriber::serve(number, stream, shared).await {
+                if let Err(reason) = subscriber::accept(peer, shared).await {
                     tracing::debug!(%reason, "subscriber left");
                 }
             }
@@ -74,7 +76,7 @@ impl Pub {
     pub fn connect(endpoint: &Endpoint, settings: PubSettings) -> Result<Self, EndpointError> {
         let address = endpoint.to_address()?;
         let shared = Arc::new(Shared::new(settings));
-        let link = Link::Connects(Dialling(tokio::spawn(dial(address, Arc::clone(&shared)))));
+        let link = Link::Connects(Dialling(tokio::spawn(keep_dialling(address, Arc::clone(&shared)))));
         Ok(Self { shared, link })
     }
 
@@ -185,13 +187,21 @@ impl Drop for Dialling {
     }
 }
 
-async fn dial(address: Address, shared: Arc<Shared>) {
-    let mut backoff = Backoff::default();
-    for number in 1.. {
+async fn keep_dialling(address: Address, shared: Arc<Shared>) {
+    let mut number = 0;
+    let mut task = Task::new("zmtp_dial");
+    while task.attempt(dial(&address, &shared, &mut number)).await.is_none() {}
+}
+
+/// Each connection gets a number of its own, over all attempts.
+async fn dial(address: &Address, shared: &Arc<Shared>, number: &mut u64) {
+    let mut backoff = backoff::reconnects();
+    loop {
+        *number += 1;
         let start = Instant::now();
         let served = async {
-            let stream = net::connect(&address, shared.settings.limits.handshake_timeout).await?;
-            subscriber::serve(number, stream, Arc::clone(&shared)).await
+            let stream = net::connect(address, shared.settings.limits.handshake_timeout).await?;
+            subscriber::connected(*number, stream, Arc::clone(shared)).await
         };
         match served.await {
             Ok(()) => return,

@@ -3,13 +3,13 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use net::{ListenError, Stream, listen};
+use net::{ListenError, listen};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use crate::{
     Disconnect, Endpoint, Limits,
-    accept::Accepting,
+    accept::{Accepting, Peer},
     codec::{Incoming, SocketType, encode_message},
     connection::Connection,
 };
@@ -42,10 +42,10 @@ impl Router {
         // When full, connections wait with reading, and TCP holds their peers back.
         let (inbox, received) = mpsc::channel(16);
         let known = Arc::clone(&peers);
-        let accepting = Accepting::start(listener, move |number, stream| {
+        let accepting = Accepting::start(listener, limits.max_peers, move |peer| {
             let (known, limits, inbox) = (Arc::clone(&known), limits.clone(), inbox.clone());
             async move {
-                if let Err(reason) = serve(number, stream, &limits, known, inbox).await {
+                if let Err(reason) = serve(peer, &limits, known, inbox).await {
                     tracing::debug!(%reason, "router peer left");
                 }
             }
@@ -78,13 +78,13 @@ impl Router {
 }
 
 async fn serve(
-    number: u64,
-    stream: Stream,
+    peer: Peer,
     limits: &Limits,
     peers: Arc<Peers>,
     inbox: mpsc::Sender<(PeerId, Vec<Bytes>)>,
 ) -> Result<(), Disconnect> {
-    let (mut connection, identity) = Connection::open(stream, SocketType::Router, &[], limits).await?;
+    let number = peer.number;
+    let (mut connection, identity) = Connection::accept(peer, SocketType::Router, limits).await?;
     let peer = if identity.is_empty() { made_up(number) } else { PeerId(identity) };
     let (queue, mut messages) = mpsc::channel::<Bytes>(QUEUE);
     {

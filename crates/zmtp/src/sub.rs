@@ -3,22 +3,25 @@
 //! A connecting [`Sub`] has no queue and no task: [`Sub::next`] reads the socket itself, so that whoever does not call
 //! it slows the sender through TCP, and nothing piles up here.
 
-use std::{fmt, future::Future, pin::Pin, time::Duration};
+use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use net::{Address, ListenError, Stream, listen};
+use net::{Address, ListenError, listen};
 use tokio::{
-    sync::mpsc,
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{Instant, Sleep},
 };
 
 use crate::{
     Disconnect, Endpoint, EndpointError, Limits,
-    accept::Accepting,
-    backoff::Backoff,
+    accept::{Accepting, Peer},
+    backoff,
     codec::{Incoming, SocketType},
     connection::Connection,
 };
+
+/// Bytes of the messages in the queue of a bound socket. When it is full, connections wait with reading.
+const QUEUE_BYTES: usize = 64 << 20;
 
 /// Something that happened on a [`Sub`]. `peer` numbers connections; no number is used twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +69,7 @@ impl Sub {
         Ok(Self(Mode::Connects(Box::new(Connecting {
             dial: Dial { address: endpoint.to_address()?, limits },
             topics: owned(topics),
-            backoff: Backoff::default(),
+            backoff: backoff::reconnects(),
             peers: 0,
             since: Instant::now(),
             link: Link::Waiting(Box::pin(tokio::time::sleep(Duration::ZERO))),
@@ -80,8 +83,10 @@ impl Sub {
         let topics = owned(topics);
         // When full, connections wait with reading, and TCP holds their publishers back.
         let (events, queue) = mpsc::channel(16);
-        let accepting = Accepting::start(listener, move |peer, stream| {
-            serve(peer, stream, topics.clone(), limits.clone(), events.clone())
+        let queue_room = Arc::new(Semaphore::new(QUEUE_BYTES));
+        let accepting = Accepting::start(listener, limits.max_peers, move |peer| {
+            let events = Events { queue: events.clone(), room: Arc::clone(&queue_room) };
+            serve(peer, topics.clone(), limits.clone(), events)
         });
         Ok((Self(Mode::Binds(Bound { queue, _accepting: accepting })), bound))
     }
@@ -91,7 +96,7 @@ impl Sub {
         match &mut self.0 {
             Mode::Connects(connecting) => connecting.next().await,
             Mode::Binds(bound) => match bound.queue.recv().await {
-                Some(event) => event,
+                Some(queued) => queued.event,
                 // The accept loop holds a sender for as long as this socket lives.
                 None => std::future::pending().await,
             },
@@ -107,7 +112,7 @@ fn owned(topics: &[&[u8]]) -> Vec<Bytes> {
 struct Connecting {
     dial: Dial,
     topics: Vec<Bytes>,
-    backoff: Backoff,
+    backoff: supervision::Backoff,
     peers: u64,
     since: Instant,
     link: Link,
@@ -177,38 +182,76 @@ struct Dial {
 impl Dial {
     async fn open(self) -> Result<Connection, Disconnect> {
         let stream = self.limits.destinations.connect(&self.address, self.limits.handshake_timeout).await?;
-        Ok(Connection::open(stream, SocketType::Sub, &[], &self.limits).await?.0)
+        Connection::open(stream, SocketType::Sub, &self.limits).await
     }
 }
 
 #[derive(Debug)]
 struct Bound {
-    queue: mpsc::Receiver<SubEvent>,
+    queue: mpsc::Receiver<QueuedEvent>,
     _accepting: Accepting,
 }
 
-/// Passes on what one connected publisher sends. A closed queue means that the socket is gone.
-async fn serve(peer: u64, stream: Stream, topics: Vec<Bytes>, limits: Limits, events: mpsc::Sender<SubEvent>) {
-    let mut connection = match Connection::open(stream, SocketType::Sub, &[], &limits).await {
+/// An event and the room that its bytes take until somebody has taken it.
+#[derive(Debug)]
+struct QueuedEvent {
+    event: SubEvent,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+/// Where the connections of a bound socket put what came.
+#[derive(Debug)]
+struct Events {
+    queue: mpsc::Sender<QueuedEvent>,
+    room: Arc<Semaphore>,
+}
+
+impl Events {
+    /// Waits for room. A message that is longer than all room there is waits until nothing else is queued. `false`: the
+    /// socket is gone.
+    async fn send(&self, event: SubEvent) -> bool {
+        let bytes = match &event {
+            SubEvent::Message { frames, .. } => frames.iter().map(Bytes::len).sum::<usize>().min(QUEUE_BYTES),
+            _ => 0,
+        };
+        // Never closed.
+        let room = Arc::clone(&self.room).acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX)).await.ok();
+        self.queue.send(QueuedEvent { event, _room: room }).await.is_ok()
+    }
+}
+
+/// Passes on what one connected publisher sends.
+async fn serve(peer: Peer, topics: Vec<Bytes>, limits: Limits, events: Events) {
+    let number = peer.number;
+    let mut connection = match Connection::accept(peer, SocketType::Sub, &limits).await {
         Ok((connection, _)) => connection,
         Err(reason) => {
-            let _ = events.send(SubEvent::Unreachable { reason: reason.to_string() }).await;
+            events.send(SubEvent::Unreachable { reason: reason.to_string() }).await;
             return;
         }
     };
     topics.iter().for_each(|topic| connection.subscribe(topic));
-    let mut event = SubEvent::Connected { peer };
+    if !events.send(SubEvent::Connected { peer: number }).await {
+        return;
+    }
+    let Some(reason) = pass_on(number, &mut connection, &events).await else { return };
+    // The place and the bytes are somebody else's by now.
+    drop(connection);
+    events.send(SubEvent::Disconnected { peer: number, reason: reason.to_string() }).await;
+}
+
+/// Returns why the connection is over; `None`: the socket is gone.
+async fn pass_on(peer: u64, connection: &mut Connection, events: &Events) -> Option<Disconnect> {
     loop {
-        let over = matches!(event, SubEvent::Disconnected { .. });
-        if events.send(event).await.is_err() || over {
-            return;
-        }
-        event = loop {
-            match connection.next().await {
-                Ok(Incoming::Message(frames)) => break SubEvent::Message { peer, frames },
-                Ok(_) => {}
-                Err(reason) => break SubEvent::Disconnected { peer, reason: reason.to_string() },
-            }
+        let frames = match connection.next().await {
+            Ok(Incoming::Message(frames)) => frames,
+            Ok(_) => continue,
+            Err(reason) => return Some(reason),
         };
+        match connection.unless_gone(events.send(SubEvent::Message { peer, frames })).await {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(reason) => return Some(reason),
+        }
     }
 }

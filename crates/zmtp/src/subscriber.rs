@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     Disconnect,
+    accept::Peer,
     codec::{Incoming, SocketType},
     connection::Connection,
     publisher::Shared,
@@ -49,9 +50,20 @@ impl Subscriber {
     }
 }
 
-/// Serves one connection until it ends or the publisher is closed.
-pub(crate) async fn serve(number: u64, stream: Stream, shared: Arc<Shared>) -> Result<(), Disconnect> {
-    let (mut connection, _) = Connection::open(stream, SocketType::Pub, &[], &shared.settings.limits).await?;
+/// Serves a subscriber that connected to us, until it leaves or the publisher is closed.
+pub(crate) async fn accept(peer: Peer, shared: Arc<Shared>) -> Result<(), Disconnect> {
+    let number = peer.number;
+    let (connection, _) = Connection::accept(peer, SocketType::Pub, &shared.settings.limits).await?;
+    serve(number, connection, shared).await
+}
+
+/// The same for one that we connected to.
+pub(crate) async fn connected(number: u64, stream: Stream, shared: Arc<Shared>) -> Result<(), Disconnect> {
+    let connection = Connection::open(stream, SocketType::Pub, &shared.settings.limits).await?;
+    serve(number, connection, shared).await
+}
+
+async fn serve(number: u64, mut connection: Connection, shared: Arc<Shared>) -> Result<(), Disconnect> {
     // When full, the publisher drops the new message for this subscriber and counts it.
     let (queue, mut messages) = mpsc::channel::<Bytes>(shared.settings.queue_messages.max(1));
     let queued_bytes = Arc::new(AtomicUsize::new(0));
@@ -64,7 +76,11 @@ pub(crate) async fn serve(number: u64, stream: Stream, shared: Arc<Shared>) -> R
         let room = connection.has_room();
         tokio::select! {
             turn = connection.turn() => match turn? {
-                Some(Incoming::Subscribe(topic)) => subscribe(&shared, number, topic)?,
+                Some(Incoming::Subscribe(topic)) => {
+                    // A subscriber has nothing more to say.
+                    connection.keep_place();
+                    subscribe(&shared, number, topic)?;
+                }
                 Some(Incoming::Cancel(topic)) => shared.with(number, |subscriber| {
                     // Subscriptions count: two of the same prefix need two cancellations.
                     if let Some(at) = subscriber.topics.iter().position(|held| *held == topic) {

@@ -1,10 +1,9 @@
 //! Against libzmq, through the binding that the Python in `WARMROUTE_TEST_PYTHON`, or else `python3`, has. Without the
-//! binding the tests say so and prove nothing.
+//! binding the tests are skipped.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
-    ffi::OsString,
     io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
     time::Duration,
@@ -22,7 +21,7 @@ impl Python {
     fn run(endpoint: &str, script: &str) -> Self {
         let script = format!("import sys, zmq\nctx = zmq.Context()\nendpoint = {endpoint:?}\n{script}");
         Self(
-            Command::new(python())
+            Command::new(test_programs::python())
                 .args(["-u", "-c", &script])
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
@@ -52,20 +51,6 @@ impl Drop for Python {
     }
 }
 
-fn python() -> OsString {
-    std::env::var_os("WARMROUTE_TEST_PYTHON").unwrap_or_else(|| "python3".into())
-}
-
-fn libzmq_is_missing() -> bool {
-    let python = python();
-    let check = Command::new(&python).args(["-c", "import zmq"]).stderr(Stdio::null()).status();
-    let missing = !check.is_ok_and(|status| status.success());
-    if missing {
-        eprintln!("SKIPPED: {python:?} cannot import zmq, nothing was checked against libzmq; install pyzmq");
-    }
-    missing
-}
-
 async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.unwrap()
 }
@@ -92,9 +77,7 @@ for n in range(10**9):
 
 #[tokio::test]
 async fn our_sub_reads_a_bound_pub_of_libzmq_over_tcp_and_ipc_and_sees_it_go() {
-    if libzmq_is_missing() {
-        return;
-    }
+    test_programs::require!(Libzmq);
     let dir = tempfile::tempdir().unwrap();
     for at in ["tcp://127.0.0.1:*".to_owned(), format!("ipc://{}/kv.sock", dir.path().display())] {
         let bind = "s = ctx.socket(zmq.PUB); s.bind(endpoint); print(s.getsockopt_string(zmq.LAST_ENDPOINT))";
@@ -123,9 +106,7 @@ async fn our_sub_reads_a_bound_pub_of_libzmq_over_tcp_and_ipc_and_sees_it_go() {
 
 #[tokio::test]
 async fn libzmq_answers_our_pings() {
-    if libzmq_is_missing() {
-        return;
-    }
+    test_programs::require!(Libzmq);
     let script = "s = ctx.socket(zmq.PUB); s.bind_to_random_port('tcp://127.0.0.1')
 print(s.getsockopt_string(zmq.LAST_ENDPOINT)); sys.stdin.read()";
     let mut python = Python::run("", script);
@@ -139,9 +120,7 @@ print(s.getsockopt_string(zmq.LAST_ENDPOINT)); sys.stdin.read()";
 
 #[tokio::test]
 async fn our_bound_sub_takes_a_connecting_pub_of_libzmq() {
-    if libzmq_is_missing() {
-        return;
-    }
+    test_programs::require!(Libzmq);
     let (mut sub, endpoint) = Sub::bind(&any(), &[b"kv@"], Limits::default()).await.unwrap();
     let _python = Python::run(&endpoint.to_string(), &format!("s = ctx.socket(zmq.PUB); s.connect(endpoint){PUBLISH}"));
     assert_eq!(message(&mut sub).await[0].as_ref(), b"kv@a");
@@ -149,9 +128,7 @@ async fn our_bound_sub_takes_a_connecting_pub_of_libzmq() {
 
 #[tokio::test]
 async fn a_sub_of_libzmq_reads_our_pub() {
-    if libzmq_is_missing() {
-        return;
-    }
+    test_programs::require!(Libzmq);
     let (publisher, endpoint) = Pub::bind(&any(), PubSettings::default()).await.unwrap();
     let script = "s = ctx.socket(zmq.SUB); s.setsockopt(zmq.SUBSCRIBE, b'kv@'); s.connect(endpoint)
 for _ in range(2):
@@ -171,9 +148,7 @@ s.setsockopt(zmq.UNSUBSCRIBE, b'kv@'); sys.stdin.read()";
 
 #[tokio::test]
 async fn our_pub_feeds_a_bound_sub_of_libzmq() {
-    if libzmq_is_missing() {
-        return;
-    }
+    test_programs::require!(Libzmq);
     let script = "s = ctx.socket(zmq.SUB); s.setsockopt(zmq.SUBSCRIBE, b''); s.bind_to_random_port('tcp://127.0.0.1')
 print(s.getsockopt_string(zmq.LAST_ENDPOINT)); print(s.recv_multipart())";
     let mut python = Python::run("", script);
@@ -186,9 +161,7 @@ print(s.getsockopt_string(zmq.LAST_ENDPOINT)); print(s.recv_multipart())";
 
 #[tokio::test]
 async fn our_dealer_is_answered_by_a_router_of_libzmq() {
-    if libzmq_is_missing() {
-        return;
-    }
+    test_programs::require!(Libzmq);
     let script = "s = ctx.socket(zmq.ROUTER); s.bind_to_random_port('tcp://127.0.0.1')
 print(s.getsockopt_string(zmq.LAST_ENDPOINT))
 who, empty, start = s.recv_multipart()
@@ -208,9 +181,7 @@ s.send_multipart([who, b'', b'', b'\\xff' * 8, b'']); sys.stdin.read()";
 
 #[tokio::test]
 async fn dealers_and_reqs_of_libzmq_are_answered_by_our_router() {
-    if libzmq_is_missing() {
-        return;
-    }
+    test_programs::require!(Libzmq);
     let (mut router, endpoint) = Router::bind(&any(), Limits::default()).await.unwrap();
     let script = "d = ctx.socket(zmq.DEALER); d.setsockopt(zmq.IDENTITY, b'me'); d.connect(endpoint)
 d.send_multipart([b'', b'1']); print(d.recv_multipart())

@@ -1,7 +1,16 @@
-//! What keys of section `server` have to do with each other.
+//! Section `server`: values that are more than one kind, and what its keys have to do with each other.
 
 use super::problem_at;
-use crate::{checked::Checked, problem::Draft};
+use crate::{MemoryBudget, checked::Checked, problem::Draft};
+
+/// `server.memory_budget`.
+pub(super) fn memory_budget(value: &Checked) -> MemoryBudget {
+    match (value.size_if_set(), value.word()) {
+        (Some(bytes), _) => MemoryBudget::Bytes(bytes),
+        (None, Some("off")) => MemoryBudget::Off,
+        (None, _) => MemoryBudget::Auto,
+    }
+}
 
 /// A body that is not too long must fit beside no others, or it would be told to try again for ever.
 pub(super) fn a_body_fits(section: &Checked, problems: &mut Vec<Draft>) {

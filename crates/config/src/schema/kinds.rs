@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{Choice, Key, Kind, Range, key, word};
 
 pub(super) const AUTO: &[Choice] = &[word("auto")];
+pub(super) const AUTO_OR_OFF: &[Choice] = &[word("auto"), word("off")];
 pub(super) const PORT: Kind = Kind::Int { min: 1, max: 65_535 };
 pub(super) const ANY_PORT: Kind = Kind::WordOr(AUTO, &Kind::Int { min: 0, max: 65_535 });
 pub(super) const BLOCK_SIZE: Kind = Kind::WordOr(AUTO, &Kind::Int { min: 1, max: 1 << 16 });

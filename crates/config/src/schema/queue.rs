@@ -21,17 +21,22 @@ pub(super) const QUEUE: &[Key] = &[
         "How long a request waits while no worker can be used at all; 0 = it is refused at once.",
     ),
     key("max_entries", Kind::Int { min: 1, max: 10_000_000 }, "10000", "Most requests that wait."),
-    key("max_bytes", size(1 << 10, 1 << 50), "512MiB", "Most bytes of their bodies."),
+    key(
+        "max_bytes",
+        size(1 << 10, 1 << 50),
+        "512MiB",
+        "Most bytes that they keep: bodies, prompts and lists of workers.",
+    ),
     key(
         "hold_above",
         SECONDS_OR_ZERO,
-        "50ms",
+        "25ms",
         "Policy `warm` binds a request late: a worker with more than this to compute is not given another.",
     ),
     key(
         "ageing",
         Kind::Float(Range { min: 0.0, max: 100.0, open: false }),
-        "0.2",
+        "0.05",
         "The shortest prompt goes first; each millisecond waited makes up for so many milliseconds of prefill.",
     ),
     key(

@@ -9,7 +9,8 @@ use super::{
     hooks::HOOK,
     key,
     kinds::{
-        ANY_INT, ANY_PORT, AUTO, BLOCK_SIZE, COUNT, PAUSE, PORT, RATIO, SECONDS, SECONDS_OR_ZERO, STATUS, section, size,
+        ANY_INT, ANY_PORT, AUTO, AUTO_OR_OFF, BLOCK_SIZE, COUNT, PAUSE, PORT, RATIO, SECONDS, SECONDS_OR_ZERO, STATUS,
+        section, size,
     },
     kv::{KV_EVENTS, WORKER_KV_EVENTS},
     lmcache::LMCACHE,
@@ -101,7 +102,8 @@ const SERVER: &[Key] = &[
         "max_held_bytes",
         size(1, 1 << 50),
         "1GiB",
-        "Bytes of the bodies of all running requests; what does not fit: 503. At least `max_body_bytes`.",
+        "Bytes of the bodies of all running requests; what does not fit: 503. At least `max_body_bytes`. A part is left to \
+         small bodies and to other clients: docs/limits.md.",
     ),
     key("max_choices", ANY_INT, "128", "Most completions of one prompt (`n`); above: 400; 0 = off."),
     key("max_prompts", ANY_INT, "2048", "Most prompts, or texts to compute, in one request; above: 400; 0 = off."),
@@ -110,10 +112,23 @@ const SERVER: &[Key] = &[
         "max_connections",
         Kind::WordOr(AUTO, &Kind::Int { min: 1, max: 10_000_000 }),
         "auto",
-        "Most open client connections; `auto` = from the limit on file descriptors.",
+        "Most open client connections; `auto` = from the limit on file descriptors. At the limit the longest idle one yields to \
+         a new one.",
     ),
     key("keep_alive", SECONDS, "75s", "An idle client connection is closed after this."),
-    key("head_timeout", SECONDS, "10s", "A request head must be complete within this."),
+    key(
+        "head_timeout",
+        SECONDS,
+        "10s",
+        "A request head must be complete within this: the first one of a connection from its beginning, later ones from their \
+         first byte.",
+    ),
+    key(
+        "body_timeout",
+        SECONDS,
+        "60s",
+        "A request body must be complete within this; one that comes at less than 1 KiB/s is refused earlier.",
+    ),
     key(
         "half_close",
         Kind::Bool,
@@ -131,10 +146,11 @@ const SERVER: &[Key] = &[
     ),
     key(
         "memory_budget",
-        size(16 << 20, 1 << 50),
-        "~",
+        Kind::WordOr(AUTO_OR_OFF, &Kind::Size { min: 16 << 20, max: 1 << 50 }),
+        "auto",
         "Memory of the process (RSS) near which things are given up: at 80 % half of the caches, at 90 % what caches would take \
-         in and bodies above 1 MiB (503), at 95 % new requests (503), at 98 % new connections; unset = no budget.",
+         in and bodies above 1 MiB (503), at 95 % new requests (503), at 98 % new connections; `auto` = 90 % of the control \
+         group's limit or of the machine's memory, whichever is less; `off` = no budget.",
     ),
     key(
         "runtime_threads",
@@ -290,8 +306,8 @@ const TOKENIZER: Key = key(
     "tokenizer",
     Kind::WordOr(&[word("auto"), word("engine"), word("none")], &Kind::Path),
     "auto",
-    "Directory with `tokenizer.json`, or `auto` (the model's local directory, the local model hub, the engine), `engine` \
-     (its `/tokenize`), `none` (prompts are compared as text).",
+    "Directory with `tokenizer.json`, or `auto` (the local model hub, our own engine's files on this machine, the engine's \
+     `/tokenize`), `engine` (its `/tokenize`), `none` (prompts are compared as text).",
 );
 
 const CHAT_TEMPLATE: Key = key(

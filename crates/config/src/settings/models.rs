@@ -45,7 +45,7 @@ pub struct Model {
 /// `tokenizer` of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tokenizer {
-    /// The first of: the model's local directory, the local model hub, the engine's files, the engine's `/tokenize`.
+    /// The first of: the local model hub, our own engine's files on this machine, the engine's `/tokenize`.
     Auto,
     /// A directory with `tokenizer.json`.
     Directory(PathBuf),

@@ -13,7 +13,7 @@ pub struct Queue {
     pub engine_wait_timeout: Duration,
     /// Most requests that wait.
     pub max_entries: usize,
-    /// Most bytes of their bodies.
+    /// Most bytes that they keep: bodies, prompts and lists of workers.
     pub max_bytes: u64,
     /// A worker with more than this to compute gets no further request of those that may wait.
     pub hold_above: Duration,

@@ -129,18 +129,13 @@ mod tests {
 
     use futures_util::StreamExt;
 
-    use super::{
-        nats_server::{NatsServer, nats_is_missing},
-        *,
-    };
+    use super::{nats_server::NatsServer, *};
     use crate::replay::Answer;
 
     // On one thread, so that an answer arrives faster than it is taken.
     #[tokio::test]
     async fn an_answer_for_which_there_is_no_room_is_asked_for_in_parts() {
-        if nats_is_missing() {
-            return;
-        }
+        test_programs::require!(NatsServer);
         let server = NatsServer::start(&[]);
         let relay = async_nats::connect(server.url()).await.unwrap();
         let mut requests = relay.subscribe("kv.replay").await.unwrap();

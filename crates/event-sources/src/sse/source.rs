@@ -5,6 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use http::{HeaderValue, header::InvalidHeaderValue};
 use kv_blocks::DpRank;
 use net::{Clock, Trust};
+use supervision::contain;
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::{Carrier, EventSink, SseEndpoint, applier::Applier, connection::Dial, link::Link, reader::Reader};
@@ -101,7 +102,10 @@ impl SseSource {
             link: Arc::clone(&link),
             clock,
         };
-        let reading = Reading(tokio::spawn(reader.run()));
+        // Its end is the end of the queue, and with it of the stream.
+        let reading = Reading(tokio::spawn(async {
+            let _ended = contain("sse_reader", reader.run()).await;
+        }));
         let standing_state = spec.endpoint.tells_standing_state();
         let stale_after = spec.settings.stale_after;
         SourceHandle::start(about, clock, move |outlet, orders| async move {

@@ -5,7 +5,6 @@
 
 use std::{
     fs,
-    net::TcpStream,
     path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
@@ -13,24 +12,15 @@ use std::{
 
 use net::Clock;
 use tempfile::TempDir;
+use test_programs::ReservedPort;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Says so if there is no `nats-server` in the PATH.
-pub(crate) fn nats_is_missing() -> bool {
-    let found = Command::new("nats-server").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    let missing = !found.is_ok_and(|status| status.success());
-    if missing {
-        eprintln!("SKIPPED: there is no nats-server in the PATH, nothing was checked over NATS; install nats-server");
-    }
-    missing
-}
 
 /// Killed, as by `kill -9`, when dropped.
 pub(crate) struct NatsServer {
     child: Child,
     flags: Vec<String>,
-    port: u16,
+    port: ReservedPort,
     folder: TempDir,
 }
 
@@ -38,24 +28,18 @@ impl NatsServer {
     pub(crate) fn start(flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let child = spawn(folder.path(), &flags, "-1");
-        let ports = folder.path().join(format!("nats-server_{}.ports", child.id()));
-        let mut server = Self { child, flags, port: 0, folder };
-        server.until("its ports", |server| {
-            // The file may be there before its text.
-            let text = fs::read_to_string(&ports).unwrap_or_default();
-            let port = text.rsplit(':').next().and_then(|rest| rest.split('"').next()).unwrap_or_default();
-            server.port = port.parse().unwrap_or(0);
-            server.port != 0
-        });
+        let port = ReservedPort::new();
+        let child = spawn(folder.path(), &flags, &port);
+        let mut server = Self { child, flags, port, folder };
+        server.until_it_serves(1);
         server
     }
 
     /// The same port again, after [`NatsServer::kill`].
     pub(crate) fn start_again(&mut self) {
-        let port = self.port.to_string();
-        self.child = spawn(self.folder.path(), &self.flags, &port);
-        self.until("its listener", |server| TcpStream::connect(("127.0.0.1", server.port)).is_ok());
+        let before = self.starts();
+        self.child = spawn(self.folder.path(), &self.flags, &self.port);
+        self.until_it_serves(before + 1);
     }
 
     pub(crate) fn kill(&mut self) {
@@ -64,7 +48,7 @@ impl NatsServer {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("nats://127.0.0.1:{}", self.port)
+        format!("nats://{}", self.port.address())
     }
 
     /// Where files for it may lie.
@@ -72,13 +56,18 @@ impl NatsServer {
         self.folder.path()
     }
 
-    fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> bool) {
+    /// How often it has begun to serve. A connection would say less: its log cannot be another server's.
+    fn starts(&self) -> usize {
+        self.log().matches("Server is ready").count()
+    }
+
+    fn until_it_serves(&mut self, starts: usize) {
         let start = Clock::system().now();
-        while !is_so(self) {
+        while self.starts() < starts {
             if let Some(status) = self.child.try_wait().unwrap() {
                 panic!("nats-server ended with {status}: {}", self.log());
             }
-            assert!(Clock::system().now().since(start) < PATIENCE, "nats-server never showed {what}: {}", self.log());
+            assert!(Clock::system().now().since(start) < PATIENCE, "nats-server is not ready: {}", self.log());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -95,11 +84,9 @@ impl Drop for NatsServer {
     }
 }
 
-fn spawn(folder: &Path, flags: &[String], port: &str) -> Child {
+fn spawn(folder: &Path, flags: &[String], port: &ReservedPort) -> Child {
     Command::new("nats-server")
-        .args(["-a", "127.0.0.1", "-p", port, "--ports_file_dir"])
-        .arg(folder)
-        .arg("-l")
+        .args(["-a", "127.0.0.1", "-p", &port.number().to_string(), "-l"])
         .arg(folder.join("log"))
         .args(flags)
         .stdin(Stdio::null())

@@ -12,6 +12,7 @@ use event_sources::{NatsSource, NatsSpec, Relay, RelayCounts, RelayNotice, Relay
 use kv_events::frames::{self, ReplayForm};
 use kv_index::{IndexSettings, KvIndex, TargetDigest};
 use net::Clock;
+use test_programs::ReservedPort;
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinHandle,
@@ -19,7 +20,7 @@ use tokio::{
 };
 use zmtp::{Endpoint, Limits, Pub, Router};
 
-use crate::engine::{PATIENCE, Reader, TARGET, any, publisher, truth};
+use crate::engine::{PATIENCE, Reader, TARGET, publisher, truth};
 
 pub(crate) const SUBJECT: &str = "kv.pool-a.engine_0";
 
@@ -30,6 +31,7 @@ pub(crate) struct Engine {
     publisher: Pub,
     pub(crate) endpoint: Endpoint,
     pub(crate) replay: Endpoint,
+    ports: Arc<[ReservedPort; 2]>,
     history: History,
     asked: Arc<AtomicU32>,
     answering: JoinHandle<()>,
@@ -37,12 +39,13 @@ pub(crate) struct Engine {
 
 impl Engine {
     pub(crate) async fn start() -> Self {
-        Self::start_at(&any(), &any()).await
+        Self::start_at(Arc::new([ReservedPort::new(), ReservedPort::new()])).await
     }
 
-    async fn start_at(endpoint: &Endpoint, replay: &Endpoint) -> Self {
-        let (publisher, endpoint) = publisher(endpoint).await;
-        let (mut router, replay) = bound(replay).await;
+    async fn start_at(ports: Arc<[ReservedPort; 2]>) -> Self {
+        let [endpoint, replay] = [0, 1].map(|n: usize| format!("tcp://{}", ports[n].address()).parse().unwrap());
+        let (publisher, endpoint) = publisher(&endpoint).await;
+        let (mut router, replay) = bound(&replay).await;
         let history = History::default();
         let (kept, asked) = (Arc::clone(&history), Arc::new(AtomicU32::new(0)));
         let count = Arc::clone(&asked);
@@ -58,14 +61,14 @@ impl Engine {
                 router.send(&peer, &frames::encode_replay_end(ReplayForm::New)).await;
             }
         });
-        Self { publisher, endpoint, replay, history, asked, answering }
+        Self { publisher, endpoint, replay, ports, history, asked, answering }
     }
 
     /// Another life behind the same sockets.
     pub(crate) async fn restart(self) -> Self {
-        let (endpoint, replay) = (self.endpoint.clone(), self.replay.clone());
+        let ports = Arc::clone(&self.ports);
         drop(self);
-        Self::start_at(&endpoint, &replay).await
+        Self::start_at(ports).await
     }
 
     pub(crate) fn says(&self, payload: Vec<u8>) {

@@ -1,10 +1,11 @@
 //! Tokenizer and chat template of a model: where they are looked for, and what was found.
 //!
-//! Looked for in this order: what the configuration says, the model's `root` if it is a local directory, the local
-//! model-hub cache, the files our own simulated engine serves, the engine's own `/tokenize`; else none, and prompts are
-//! identified by their text. Nothing is ever downloaded from elsewhere.
+//! Looked for in this order: what the configuration says, the local model-hub cache, the files our own simulated engine
+//! serves on this machine, the engine's own `/tokenize`; else none, and prompts are identified by their text. Nothing is
+//! ever downloaded from elsewhere, and no directory is read because an engine names it.
 //!
-//! **Invariant**: equal files give one [`PromptModel`], however many workers and names share them.
+//! **Invariant**: equal files give one [`PromptModel`], however many workers and names share them. What a model's workers
+//! bring is used only while all of them bring the same.
 
 mod files;
 mod hub;
@@ -36,7 +37,7 @@ pub struct ModelArtefacts {
 /// Where a model's tokenizer came from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TokenizerSource {
-    /// A local directory: configured, the model's `root`, or in the hub cache.
+    /// A local directory: configured, or in the hub cache.
     Dir(PathBuf),
     /// Files served by our own simulated engine.
     Engine,
@@ -82,10 +83,35 @@ impl ModelArtefacts {
         }
     }
 
-    /// Whether these say more about prompts than others do: own files before the engine's word before nothing.
-    pub(crate) fn better_than(&self, other: &Self) -> bool {
-        let worth = |it: &Self| (it.prompt.is_some(), it.source == TokenizerSource::Remote);
-        worth(self) > worth(other)
+    /// Whether both have the same tokenizer and template, or both none.
+    pub(crate) fn has_tokenizer_of(&self, other: &Self) -> bool {
+        match (&self.prompt, &other.prompt) {
+            // Equal files are one object.
+            (Some(own), Some(other)) => Arc::ptr_eq(own, other),
+            (None, None) => true,
+            _ => false,
+        }
+    }
+
+    /// What is used for a model by what its workers have: the same tokenizer, if all of them have it. Else an engine is
+    /// asked where one can be, or prompts are identified by their text.
+    pub(crate) fn agreed(workers: impl Iterator<Item = (Arc<str>, Arc<Self>)>) -> Arc<Self> {
+        let workers: Vec<_> = workers.collect();
+        let with_prompt = workers.iter().find(|(_, found)| found.prompt.is_some());
+        let remote = workers.iter().find(|(_, found)| found.source == TokenizerSource::Remote);
+        let Some((name, found)) = with_prompt else {
+            let best = remote.or(workers.first());
+            return best.map_or_else(Arc::default, |(_, found)| Arc::clone(found));
+        };
+        let Some((other, _)) = workers.iter().find(|(_, other)| !found.has_tokenizer_of(other)) else {
+            return Arc::clone(found);
+        };
+        let problem = format!(
+            "workers {name} and {other} serve one model with different tokenizers, or one of them without: none is used; \
+             name the model's tokenizer under models.entries, or give the workers models of different names"
+        );
+        let source = remote.map_or(TokenizerSource::None, |_| TokenizerSource::Remote);
+        Arc::new(Self { prompt: None, source, problem: Some(problem.into()) })
     }
 }
 

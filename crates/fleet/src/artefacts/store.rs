@@ -2,16 +2,18 @@
 
 use std::{
     collections::HashMap,
-    path::{Path, PathBuf},
+    net::IpAddr,
+    path::PathBuf,
     sync::{Arc, Weak},
     time::Duration,
 };
 
 use config::{ChatTemplate, Tokenizer};
 use http::StatusCode;
-use net::Clock;
+use net::{Clock, WorkerUrl};
 use parking_lot::Mutex;
-use prompt::PromptModel;
+use prompt::{CancelFlag, LoadError, PromptModel};
+use tokio::sync::Semaphore;
 use tracing::{info, warn};
 
 use super::{ArtefactError, Files, ModelArtefacts, TokenizerSource, files, find_in_hub};
@@ -24,6 +26,15 @@ const SAMPLES: usize = 8;
 const SAMPLE_BYTES: usize = 8 << 10;
 /// Most bytes of a reply with the tokens of one word.
 const SHORT_REPLY: usize = 64 << 10;
+/// Tokenizers loaded at once: each takes memory and a core for seconds.
+const LOADS_AT_ONCE: usize = 4;
+/// Longest load. The largest tokenizers in use take some seconds; the rest is for slow and busy machines.
+const LONGEST_LOAD: Duration = Duration::from_secs(60);
+/// Files remembered as unusable. They are of configured directories and local simulators: there are few.
+const MOST_REFUSED: usize = 64;
+
+/// A digest of files.
+type Content = [u8; 32];
 
 /// Loaded tokenizers, by content.
 pub(crate) struct ArtefactStore {
@@ -31,9 +42,12 @@ pub(crate) struct ArtefactStore {
     hub: HubCache,
     clock: Clock,
     /// One per distinct content; gone with the last model that uses it.
-    loaded: Mutex<HashMap<[u8; 32], Weak<PromptModel>>>,
-    /// Loading takes memory and a core for seconds: one at a time, so that twelve workers load one tokenizer once.
-    turn: tokio::sync::Mutex<()>,
+    loaded: Mutex<HashMap<Content, Weak<PromptModel>>>,
+    /// One per content that is being loaded, so that twelve workers load one tokenizer once, and no other waits for it.
+    loading: Mutex<HashMap<Content, Weak<tokio::sync::Mutex<()>>>>,
+    loads: Semaphore,
+    /// Why files could not be loaded: they are not tried again. At most [`MOST_REFUSED`].
+    refused: Mutex<HashMap<Content, LoadError>>,
     /// What [`Self::configured`] found, by model id: no more than the configuration has entries.
     configured: Mutex<HashMap<String, Arc<ModelArtefacts>>>,
 }
@@ -51,7 +65,9 @@ impl ArtefactStore {
             hub,
             clock,
             loaded: Mutex::default(),
-            turn: tokio::sync::Mutex::default(),
+            loading: Mutex::default(),
+            loads: Semaphore::new(LOADS_AT_ONCE),
+            refused: Mutex::default(),
             configured: Mutex::default(),
         }
     }
@@ -85,7 +101,7 @@ impl ArtefactStore {
         }
         let (source, files) = match found {
             Some(dir) => (TokenizerSource::Dir(dir.clone()), read_dir(dir).await),
-            None => match files_of_engine(asker).await {
+            None => match files_of_simulator(asker).await {
                 Some(files) => (TokenizerSource::Engine, Ok(files)),
                 None if answers_tokenize(asker, &model.id).await => return Arc::new(ModelArtefacts::remote(None)),
                 None => return Arc::default(),
@@ -146,53 +162,84 @@ impl ArtefactStore {
         entries.filter(|(_, entry)| matches!(entry.tokenizer, Tokenizer::Directory(_))).map(|(id, _)| id.as_str())
     }
 
-    /// The model's `root` if it is a directory here, else the hub cache's snapshot of `root` or of the id.
+    /// The hub cache's snapshot of the model's `root` or id. A `root` that is a path is the engine's word for a directory of
+    /// its own: files of this machine are used only where the configuration names them.
     async fn local_directory(&self, model: &ServedModel) -> Option<PathBuf> {
         let root = model.root.clone();
         let id = Arc::clone(&model.id);
-        let hub = self.hub.0.clone();
-        let look = move || {
-            // A relative root is relative to the engine's directory, not to ours.
-            let here = root.as_deref().map(Path::new).filter(|path| path.is_absolute());
-            if let Some(dir) = here.filter(|dir| dir.join("tokenizer.json").is_file()) {
-                return Some(dir.to_owned());
-            }
-            let hub = hub?;
-            root.as_deref().and_then(|root| find_in_hub(&hub, root)).or_else(|| find_in_hub(&hub, &id))
-        };
+        let hub = self.hub.0.clone()?;
+        let look = move || root.as_deref().and_then(|root| find_in_hub(&hub, root)).or_else(|| find_in_hub(&hub, &id));
         tokio::task::spawn_blocking(look).await.ok().flatten()
     }
 
     async fn load(&self, mut files: Files, template: Option<PathBuf>) -> Result<Arc<PromptModel>, ArtefactError> {
-        let _turn = self.turn.lock().await;
         let origin = files.origin.clone();
-        let stopped = || ArtefactError::Stopped { origin: origin.clone() };
-        let (files, digest) = tokio::task::spawn_blocking(move || {
+        let (files, content) = tokio::task::spawn_blocking(move || {
             if let Some(path) = template {
                 files.chat_template = Some(files::read_template(&path)?);
             }
-            let digest = files.digest();
-            Ok((files, digest))
+            let content = files.digest();
+            Ok((files, content))
         })
         .await
-        .map_err(|_| stopped())??;
-        if let Some(same) = self.loaded.lock().get(&digest).and_then(Weak::upgrade) {
+        .map_err(|_| ArtefactError::Stopped { origin: origin.clone() })??;
+        let turn = self.turn(content);
+        let _turn = turn.lock().await;
+        if let Some(same) = self.loaded.lock().get(&content).and_then(Weak::upgrade) {
             return Ok(same);
         }
-        let clock = self.clock;
-        let model = tokio::task::spawn_blocking(move || {
-            let started = clock.now();
-            let model = files.load()?;
-            measure_cost(&model, clock);
-            info!(origin = %files.origin, ms = clock.now().ms_since(started), "tokenizer loaded");
-            Ok(Arc::new(model))
-        })
-        .await
-        .map_err(|_| stopped())??;
+        if let Some(error) = self.refused.lock().get(&content).cloned() {
+            return Err(ArtefactError::Unloadable { origin, error });
+        }
+        let model = self.load_new(files).await.inspect_err(|error| self.refuse(content, error))?;
         let mut loaded = self.loaded.lock();
         loaded.retain(|_, model| model.strong_count() > 0);
-        loaded.insert(digest, Arc::downgrade(&model));
+        loaded.insert(content, Arc::downgrade(&model));
         Ok(model)
+    }
+
+    /// Loads files beside the runtime. A load that takes too long gives its place to the next one, and ends at its next
+    /// step.
+    async fn load_new(&self, files: Files) -> Result<Arc<PromptModel>, ArtefactError> {
+        let origin = files.origin.clone();
+        let stopped = || ArtefactError::Stopped { origin: origin.clone() };
+        let _place = self.loads.acquire().await.map_err(|_| stopped())?;
+        let (clock, flag) = (self.clock, CancelFlag::default());
+        let _cancel = flag.cancel_on_drop();
+        let load = tokio::task::spawn_blocking(move || {
+            flag.run(|| {
+                let started = clock.now();
+                let model = files.load()?;
+                measure_cost(&model, clock);
+                info!(origin = %files.origin, ms = clock.now().ms_since(started), "tokenizer loaded");
+                Ok(Arc::new(model))
+            })
+        });
+        match tokio::time::timeout(LONGEST_LOAD, load).await {
+            Ok(loaded) => loaded.map_err(|_| stopped())?,
+            Err(_) => Err(ArtefactError::Unloadable { origin, error: LoadError::Cancelled }),
+        }
+    }
+
+    /// The turn of those who want the same content.
+    fn turn(&self, content: Content) -> Arc<tokio::sync::Mutex<()>> {
+        let mut loading = self.loading.lock();
+        loading.retain(|_, turn| turn.strong_count() > 0);
+        if let Some(turn) = loading.get(&content).and_then(Weak::upgrade) {
+            return turn;
+        }
+        let turn = Arc::default();
+        loading.insert(content, Arc::downgrade(&turn));
+        turn
+    }
+
+    fn refuse(&self, content: Content, error: &ArtefactError) {
+        let ArtefactError::Unloadable { error, .. } = error else { return };
+        let mut refused = self.refused.lock();
+        if refused.len() >= MOST_REFUSED {
+            refused.clear();
+        }
+        refused.insert(content, error.clone());
     }
 }
 
@@ -211,8 +258,16 @@ async fn answers_tokenize(asker: &Asker, model: &str) -> bool {
     reply.status == StatusCode::OK && tokens.is_some_and(|tokens| tokens.iter().all(serde_json::Value::is_u64))
 }
 
-/// The files that our own simulated engine serves; other engines answer 404.
-async fn files_of_engine(asker: &Asker) -> Option<Files> {
+/// The files that our own simulated engine serves, so that a trial needs no configuration; other engines answer 404.
+///
+/// They are asked for on this machine alone. That a worker answers proves nothing: whoever listens on a local port, or a
+/// tunnel behind it, can answer the same. What such a worker gains is little: the files pass the checks of every other
+/// tokenizer, they are used for a model only while all its workers have the same (`snapshot_build`), and they decide
+/// nothing but which worker a prompt goes to. Other engines' files have to be named in the configuration.
+async fn files_of_simulator(asker: &Asker) -> Option<Files> {
+    if !is_on_this_machine(asker.url()) {
+        return None;
+    }
     let asker = asker.with_timeout(ENGINE_FILES);
     let tokenizer_json = asker.get_ok("/sim/tokenizer.json", files::LARGEST_FILE).await?;
     let tokenizer_config = asker.get_ok("/sim/tokenizer_config.json", files::LARGEST_FILE).await;
@@ -222,6 +277,12 @@ async fn files_of_engine(asker: &Asker) -> Option<Files> {
         tokenizer_config: tokenizer_config.map(Into::into),
         chat_template: None,
     })
+}
+
+/// A unix socket or a loopback address. A name is looked up elsewhere and may become any address, `localhost` excepted.
+fn is_on_this_machine(url: &WorkerUrl) -> bool {
+    let Some(host) = url.host() else { return true };
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// Learns what tokenising costs here, for the budget of the request path. The least of several runs counts: whatever else
@@ -244,4 +305,24 @@ fn measure_cost(model: &PromptModel, clock: Clock) {
         least = least.min(cost);
     }
     model.set_cost(least);
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    #[test]
+    #[contract("S64")]
+    fn only_workers_of_this_machine_are_asked_for_a_simulator_s_files() {
+        let is_local = |url: &str| is_on_this_machine(&url.parse().expect("a worker's url"));
+        for url in ["http://127.0.0.1:8000", "http://[::1]:8000", "http://localhost:8000", "unix:///run/engine.sock"] {
+            assert!(is_local(url), "{url}");
+        }
+        for url in ["http://10.0.0.1:8000", "http://engine:8000", "http://127.0.0.1.example:8000", "http://[::2]:8000"]
+        {
+            assert!(!is_local(url), "{url}");
+        }
+    }
 }

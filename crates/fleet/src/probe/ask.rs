@@ -78,6 +78,14 @@ pub(crate) fn trouble(error: &FetchError) -> Trouble {
         return Trouble { check: Check::Refused, text: REFUSED.to_owned() };
     }
     match error {
+        FetchError::Connect { source, .. }
+            if net::LocalFault::of(source).is_some_and(net::LocalFault::is_exhaustion) =>
+        {
+            Trouble {
+                check: Check::NotMade,
+                text: format!("cannot be asked ({source}): see to the limits of this process"),
+            }
+        }
         FetchError::Connect { source, .. } if source.kind() == std::io::ErrorKind::InvalidData => {
             Trouble::failed(format!(
                 "could not prove who it is ({source}): check its certificate and the url's scheme and host, or name its \

@@ -3,9 +3,10 @@
 use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
 use parking_lot::Mutex;
+use test_programs::ReservedPort;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpSocket, TcpStream},
+    net::{TcpSocket, TcpStream, lookup_host},
     task::JoinSet,
 };
 
@@ -26,6 +27,8 @@ struct Script {
 
 pub(crate) struct FakeEngine {
     address: SocketAddr,
+    /// While it is away nobody else has it.
+    _port: ReservedPort,
     script: Arc<Mutex<Script>>,
     running: Option<tokio::task::JoinHandle<()>>,
 }
@@ -51,8 +54,9 @@ impl FakeEngine {
     }
 
     async fn bound_at(host: &str) -> Self {
-        let address = TcpListener::bind((host, 0)).await.unwrap().local_addr().unwrap();
-        Self { address, script: Arc::default(), running: None }
+        let port = ReservedPort::new();
+        let address = lookup_host((host, port.number())).await.unwrap().next().unwrap();
+        Self { address, _port: port, script: Arc::default(), running: None }
     }
 
     pub(crate) fn url(&self) -> String {

@@ -6,6 +6,7 @@ mod events;
 mod fake_engine;
 mod identity;
 mod lifecycle;
+mod lost_cache;
 mod requests;
 mod roster;
 mod setup;

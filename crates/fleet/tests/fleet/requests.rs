@@ -1,5 +1,6 @@
 //! What the request path reports.
 
+use contract_id::contract;
 use fleet::{FailureKind, WorkerState};
 use kv_blocks::WorkerId;
 
@@ -37,6 +38,7 @@ async fn a_worker_that_passes_checks_and_fails_requests_is_ejected_but_never_the
 }
 
 #[tokio::test]
+#[contract("F87")]
 async fn when_no_worker_is_ready_those_that_served_before_are_offered_and_said_to_be_a_last_resort() {
     let mut engine = FakeEngine::serving("m").await;
     let mut parts = parts(vec![worker("w1", &engine.url())]);

@@ -10,6 +10,7 @@ use kv_events::{
     vllm::{HashForm, Shape, WireEvent, WireStored, encode},
 };
 use serde_json::json;
+use test_programs::ReservedPort;
 use zmtp::{Endpoint, Pub, PubSettings};
 
 use crate::{
@@ -17,10 +18,6 @@ use crate::{
     fake_engine::FakeEngine,
     setup::{Running, parts, start, worker},
 };
-
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
 
 fn worker_number(id: u32) -> Target {
     Target { worker: WorkerId(id), rank: DpRank(0) }
@@ -53,7 +50,8 @@ fn stream_states(running: &Running, worker: &str) -> Vec<&'static str> {
 #[tokio::test]
 async fn workers_share_a_bound_socket_and_a_message_s_topic_says_whose_it_is() {
     let engines = [FakeEngine::serving("m").await, FakeEngine::serving("m").await, FakeEngine::serving("m").await];
-    let endpoint = format!("tcp://127.0.0.1:{}", free_port());
+    let port = ReservedPort::new();
+    let endpoint = format!("tcp://{}", port.address());
     let mut workers: Vec<_> =
         ["w1", "w2", "w3"].iter().zip(&engines).map(|(name, engine)| worker(name, &engine.url())).collect();
     for worker in &mut workers {
@@ -126,7 +124,8 @@ async fn a_token_file_that_cannot_be_read_is_said_and_the_worker_serves_without_
     let engine = FakeEngine::serving("m").await;
     let mut worker = worker("w1", &engine.url());
     worker.kv_events.source = EventSource::Sse;
-    worker.kv_events.endpoint = Some(format!("http://127.0.0.1:{}/v1/kv_events", free_port()));
+    let nobody = ReservedPort::new();
+    worker.kv_events.endpoint = Some(format!("http://{}/v1/kv_events", nobody.address()));
     worker.kv_events.token_file = Some("/nonexistent/token".into());
     let running = start(parts(vec![worker]));
     let said = running.verdict(" ready ").await;

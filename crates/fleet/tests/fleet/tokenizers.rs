@@ -33,11 +33,18 @@ async fn engine_with_root(root: &str) -> FakeEngine {
     engine
 }
 
+/// Serves the fixture as our own engine serves its files.
+fn serve_files(engine: &FakeEngine) {
+    engine.answer("/sim/tokenizer.json", 200, fs::read(fixture().join("tokenizer.json")).unwrap());
+    engine.answer("/sim/tokenizer_config.json", 200, fs::read(fixture().join("tokenizer_config.json")).unwrap());
+}
+
 #[tokio::test]
-async fn the_models_own_directory_is_used_and_loaded_once_for_all_its_workers() {
-    let root = fixture().display().to_string();
-    let engines = [engine_with_root(&root).await, engine_with_root(&root).await];
-    let running = start(parts(vec![worker("w1", &engines[0].url()), worker("w2", &engines[1].url())]));
+async fn a_configured_directory_is_loaded_once_for_all_workers_of_its_model() {
+    let engines = [FakeEngine::serving("m").await, FakeEngine::serving("m").await];
+    let mut parts = parts(vec![worker("w1", &engines[0].url()), worker("w2", &engines[1].url())]);
+    parts.models = models(Tokenizer::Directory(fixture()));
+    let running = start(parts);
     running.verdict("w1 ").await;
     let said = running.verdict("w2 ").await;
     assert!(said.ends_with("tokenizer=exact"), "{said}");
@@ -51,6 +58,53 @@ async fn the_models_own_directory_is_used_and_loaded_once_for_all_its_workers() 
     let report = &snapshot.model_reports()[0];
     assert_eq!((report.tokenizer.source, report.tokenizer.engine), ("dir", "fastokens"));
     assert_eq!(report.tokenizer.self_test, "ok");
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+#[contract("S64")]
+async fn a_directory_is_not_read_because_an_engine_names_it() {
+    let engine = engine_with_root(&fixture().display().to_string()).await;
+    let running = start(parts(vec![worker("w1", &engine.url())]));
+    let said = running.verdict("w1 ").await;
+    assert!(said.ends_with("tokenizer=none"), "{said}");
+    assert_eq!(running.fleet.snapshot().model("m").unwrap().artefacts.source, TokenizerSource::None);
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+#[contract("S64", "F81")]
+async fn workers_that_bring_different_tokenizers_speak_for_nobody() {
+    let engines = [FakeEngine::serving("m").await, FakeEngine::serving("m").await];
+    serve_files(&engines[0]);
+    serve_files(&engines[1]);
+    engines[1].answer("/sim/tokenizer_config.json", 200, r#"{"chat_template": "{{ messages }}"}"#);
+    let running = start(parts(vec![worker("w1", &engines[0].url()), worker("w2", &engines[1].url())]));
+    running.ready("w1").await;
+    running.ready("w2").await;
+    let snapshot = running.fleet.snapshot();
+    let found = &snapshot.model("m").unwrap().artefacts;
+    assert!(found.prompt.is_none() && found.source == TokenizerSource::None, "{found:?}");
+    assert!(found.problem.as_ref().is_some_and(|problem| problem.contains("different tokenizers")), "{found:?}");
+    running.fleet.stop().await;
+}
+
+#[tokio::test]
+#[contract("S64")]
+async fn a_hostile_tokenizer_is_refused_and_another_model_s_loads() {
+    let (hostile, honest) = (FakeEngine::serving("bad").await, FakeEngine::serving("good").await);
+    serve_files(&honest);
+    let json = fs::read_to_string(fixture().join("tokenizer.json")).unwrap();
+    let mut file: serde_json::Value = serde_json::from_str(&json).unwrap();
+    file["added_tokens"][0]["id"] = serde_json::json!(4_294_967_294_u32);
+    hostile.answer("/sim/tokenizer.json", 200, file.to_string());
+    let running = start(parts(vec![worker("w1", &hostile.url()), worker("w2", &honest.url())]));
+    running.ready("w1").await;
+    running.ready("w2").await;
+    let snapshot = running.fleet.snapshot();
+    let bad = &snapshot.model("bad").unwrap().artefacts;
+    assert!(bad.problem.as_ref().is_some_and(|problem| problem.contains("expected ids below")), "{bad:?}");
+    assert!(snapshot.model("good").unwrap().artefacts.prompt.is_some());
     running.fleet.stop().await;
 }
 
@@ -72,8 +126,7 @@ async fn the_hub_cache_is_searched_for_the_root_and_nothing_is_downloaded() {
 #[tokio::test]
 async fn our_own_engine_serves_its_tokenizer_as_files() {
     let engine = FakeEngine::serving("m").await;
-    engine.answer("/sim/tokenizer.json", 200, fs::read(fixture().join("tokenizer.json")).unwrap());
-    engine.answer("/sim/tokenizer_config.json", 200, fs::read(fixture().join("tokenizer_config.json")).unwrap());
+    serve_files(&engine);
     let running = start(parts(vec![worker("w1", &engine.url())]));
     let said = running.verdict("w1 ").await;
     assert!(said.ends_with("tokenizer=exact"), "{said}");
@@ -100,6 +153,7 @@ async fn a_configured_directory_beats_what_would_be_found_and_none_means_none() 
 }
 
 #[tokio::test]
+#[contract("F81")]
 async fn a_broken_tokenizer_costs_exactness_and_not_the_worker() {
     let engine = FakeEngine::serving("m").await;
     engine.answer("/sim/tokenizer.json", 200, "{\"broken\":");
@@ -180,8 +234,11 @@ async fn a_configured_directory_is_known_before_any_worker_has_answered() {
 #[tokio::test]
 #[contract("F75")]
 async fn a_tokenizer_is_known_for_as_long_as_it_is_loaded_whoever_lists_its_model() {
-    let engine = engine_with_root(&fixture().display().to_string()).await;
+    let hub = tempfile::tempdir().unwrap();
+    copy_to(&hub.path().join("models--org--tiny/snapshots/abc"));
+    let engine = engine_with_root("org/tiny").await;
     let mut parts = parts(vec![worker("w1", &engine.url())]);
+    parts.hub_cache = HubCache(Some(hub.path().to_owned()));
     let other = tempfile::tempdir().unwrap();
     copy_to(other.path());
     // Other files make another tokenizer of it.

@@ -19,6 +19,7 @@ use prometheus_client::{
 };
 use routing::receipt::Receipt;
 use serde::Serialize;
+use supervision::supervise;
 use tokio::sync::watch;
 
 use self::{file::File, queue::Queue};
@@ -86,6 +87,18 @@ const QUEUE_FULL: [(&str, &str); 1] = [("reason", "queue_full")];
 const NOT_WRITTEN: [(&str, &str); 1] = [("reason", "write_failed")];
 const SINK: [(&str, &str); 1] = [("sink", "decision_log")];
 
+/// Lines that were taken from the queue; dropped where a panic keeps them from being written.
+struct Unwritten<'a> {
+    log: &'a DecisionLog,
+    lines: u64,
+}
+
+impl Drop for Unwritten<'_> {
+    fn drop(&mut self) {
+        self.log.lost.get_or_create(&NOT_WRITTEN).inc_by(self.lines);
+    }
+}
+
 impl DecisionLog {
     /// Registers the metric families; nothing is written before [`DecisionLog::write`] runs.
     pub fn new(settings: DecisionLogSettings, registry: &mut Registry) -> Arc<Self> {
@@ -127,17 +140,30 @@ impl DecisionLog {
     }
 
     /// Writes what is handed in until `stop` says so, and then what is left.
-    pub async fn write(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
+    pub async fn write(self: Arc<Self>, stop: watch::Receiver<bool>) {
+        // What waits is in the queue, which outlives a panic; what was just being written is lost, and counted.
+        supervise("decision_log", || Arc::clone(&self).write_until(stop.clone())).await;
+    }
+
+    async fn write_until(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         let mut file = File::new(self.settings.path.clone());
         // A path that cannot be written is told of at the start, and not with the first request.
         let mut entries = Vec::new();
         loop {
+            let unwritten = Unwritten { log: &self, lines: u64::try_from(entries.len()).unwrap_or(u64::MAX) };
             let log = Arc::clone(&self);
             let writing = tokio::task::spawn_blocking(move || {
                 log.append(&mut file, &entries);
                 file
             });
-            file = writing.await.unwrap_or_else(|_| File::new(self.settings.path.clone()));
+            file = match writing.await {
+                Ok(file) => {
+                    // Written, or counted as lost.
+                    std::mem::forget(unwritten);
+                    file
+                }
+                Err(_) => File::new(self.settings.path.clone()),
+            };
             if *stop.borrow() && self.queue.is_empty() {
                 break;
             }

@@ -37,7 +37,7 @@ const STEPS: [(Stage, u64); 4] =
 /// In percent of the budget.
 const SLACK: u64 = 2;
 /// Bodies up to this are taken as long as any request is.
-const SMALL_BODY: u64 = 1024 * 1024;
+pub(crate) const SMALL_BODY: u64 = 1024 * 1024;
 /// When to come back.
 const RETRY_S: u32 = 2;
 

@@ -10,9 +10,10 @@ use http::{HeaderMap, Method, Uri, header, request::Parts, uri::PathAndQuery};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use kv_blocks::Moment;
+use net::server::PeerAddress;
 use routing::Policy;
 
-use super::held_body::{HeldBody, Room};
+use super::{body_budget::BodyLimits, held_body::HeldBody};
 use crate::{
     Gateway,
     keys::Presented,
@@ -108,9 +109,11 @@ pub(crate) async fn call(
     }
     identity_encoding(&parts.headers)?;
     let overrides = overrides(&parts.headers)?;
+    // The listener says it of each request.
+    let peer = parts.extensions.get::<PeerAddress>().copied().unwrap_or(PeerAddress::Local);
     let body = match route.body {
-        Body::None => HeldBody::none(&gateway.metrics.held_body_bytes),
-        Body::Limited => read(gateway, body).await?,
+        Body::None => HeldBody::new(Bytes::new(), gateway.bodies.empty(peer)),
+        Body::Limited => read(gateway, body, peer).await?,
     };
     let target = parts.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     Ok(Call { request_id, received, target, headers: parts.headers, body, overrides })
@@ -159,8 +162,9 @@ fn identity_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-async fn read(gateway: &Gateway, body: &mut Incoming) -> Result<HeldBody, ApiError> {
-    let (limit, most_held) = (gateway.limits.max_body_bytes, gateway.limits.max_held_bytes);
+async fn read(gateway: &Gateway, body: &mut Incoming, peer: PeerAddress) -> Result<HeldBody, ApiError> {
+    let limit = gateway.limits.max_body_bytes;
+    let limits = BodyLimits { max_held: gateway.limits.max_held_bytes, max_body: limit as u64 };
     let too_large = |size: u64| {
         ApiError::new(
             ErrorCode::BodyTooLarge,
@@ -172,20 +176,17 @@ async fn read(gateway: &Gateway, body: &mut Incoming) -> Result<HeldBody, ApiErr
         return Err(too_large(size));
     }
     gateway.memory.admit(announced.unwrap_or(0))?;
-    let mut room = Room::take(&gateway.metrics.held_body_bytes, announced.unwrap_or(0), most_held)?;
+    let mut room = gateway.bodies.begin(peer, announced, limits)?;
     // Nearly every body comes in one or two frames: the first is kept as it is, and copied only if a second follows.
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
-    let started = tokio::time::Instant::now();
+    let (started, most) = (tokio::time::Instant::now(), gateway.limits.body_timeout);
     loop {
         let size = first.len() + rest.len();
         let allowed = BODY_GRACE + Duration::from_secs(size as u64 / BODY_BYTES_PER_SECOND);
-        let frame = tokio::time::timeout_at(started + allowed, body.frame()).await.map_err(|_| {
-            ApiError::new(
-                ErrorCode::InvalidRequest,
-                format!("the request body stopped after {size} bytes: send it at 1 KiB/s or more"),
-            )
-        })?;
+        let frame = tokio::time::timeout_at(started + allowed.min(most), body.frame())
+            .await
+            .map_err(|_| too_slow(size, most))?;
         let Some(frame) = frame else { break };
         let frame = frame.map_err(|_| {
             ApiError::new(ErrorCode::InvalidRequest, "the request body ended early or is not validly framed")
@@ -196,8 +197,8 @@ async fn read(gateway: &Gateway, body: &mut Incoming) -> Result<HeldBody, ApiErr
         }
         if announced.is_none() {
             gateway.memory.admit((size + data.len()) as u64)?;
-            room.grow(data.len() as u64, most_held)?;
         }
+        room.grow_to((size + data.len()) as u64, limits)?;
         if size == 0 {
             first = data;
         } else {
@@ -209,6 +210,17 @@ async fn read(gateway: &Gateway, body: &mut Incoming) -> Result<HeldBody, ApiErr
         }
     }
     Ok(HeldBody::new(if rest.is_empty() { first } else { rest.freeze() }, room))
+}
+
+fn too_slow(size: usize, most: Duration) -> ApiError {
+    ApiError::new(
+        ErrorCode::InvalidRequest,
+        format!(
+            "the request body was not complete after {size} bytes: send it at 1 KiB/s or more, and within {} s \
+             (server.body_timeout)",
+            most.as_secs_f64()
+        ),
+    )
 }
 
 /// Reads what is left of a body that nobody wants, so that the client gets its answer and not a reset connection. Gives

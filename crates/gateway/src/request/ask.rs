@@ -44,7 +44,7 @@ pub(crate) async fn ask(pools: &Pools, clock: Clock, question: Question<'_>) -> 
     let request = request(worker, path, body);
     let outgoing = Outgoing { worker: worker.id, url: &worker.url, request, connect_timeout };
     let Answer { response, connection } = pools.send(outgoing, &clock).await.map_err(|failure| match failure {
-        SendFailure::NotSent { .. } => Unanswered::Unreachable,
+        SendFailure::NotSent(_) => Unanswered::Unreachable,
         SendFailure::NoHead => Unanswered::Lost,
         SendFailure::Protocol => Unanswered::Broken,
     })?;

@@ -68,7 +68,7 @@ fn chosen(gateway: &Gateway, snapshot: &Snapshot, chain: &[Arc<str>]) -> Result<
         [] => Err(super::no_worker()),
         // One alone is refused, or waited for, where requests without rules are.
         [only] => Ok(Arc::clone(only)),
-        [first, ..] if gateway.lobby.rules().nobody > std::time::Duration::ZERO => Ok(Arc::clone(first)),
+        [first, ..] if gateway.rules.waiting.no_worker > std::time::Duration::ZERO => Ok(Arc::clone(first)),
         _ => Err(ended(snapshot, chain)),
     }
 }

@@ -9,11 +9,12 @@ use bytes::Bytes;
 use dialect::{ApiError, Dialect, ErrorCode};
 use fleet::ModelView;
 use http::Response;
+use kv_blocks::Moment;
 use prompt::PromptModel;
 
 use super::{
     accept::Call,
-    identify::{cost_of_objects, text_of},
+    identify::text_of,
     refused,
     reply::{self, ReplyBody},
     settle::Settle,
@@ -46,13 +47,13 @@ pub(super) async fn count_tokens(gateway: &Arc<Gateway>, mut call: Call, mut set
     };
     let mut counted = None;
     if let Some(tokenizer) = own {
-        counted = by_own(gateway, tokenizer, chat.clone()).await;
+        counted = by_own(gateway, tokenizer, chat.clone(), call.received).await;
     }
     if let (None, Some(model)) = (counted, &model) {
         if model.candidates.iter().any(|candidate| Spoken::Native.by(&candidate.worker)) {
             return tokenize::forwarded(gateway, call, Arc::clone(model), Spoken::Native, settle).await;
         }
-        counted = by_engine(gateway, model, &chat).await;
+        counted = by_engine(gateway, model, &chat, call.received + gateway.rules.timeout).await;
     }
     match counted {
         Some(count) => {
@@ -71,20 +72,21 @@ pub(super) async fn count_tokens(gateway: &Arc<Gateway>, mut call: Call, mut set
     }
 }
 
-async fn by_own(gateway: &Gateway, tokenizer: Arc<PromptModel>, chat: Bytes) -> Option<usize> {
+async fn by_own(gateway: &Gateway, tokenizer: Arc<PromptModel>, chat: Bytes, received: Moment) -> Option<usize> {
     let clock = gateway.clock;
-    let cost = tokenizer.predicted_cost(chat.len()) + cost_of_objects(&chat);
+    let limit = tokenize::longest_wait(gateway, received);
+    let own = Arc::clone(&tokenizer);
     let count = move || {
         let view = dialect::view(Dialect::Chat, &chat).ok()?;
-        let (text, special) = text_of(&tokenizer, &view.prompt, &view.rendering, clock)?.ok()?;
+        let (text, special) = text_of(&own, &view.prompt, &view.rendering, clock)?.ok()?;
         let text: Cow<'_, str> = text;
-        tokenizer.text_tokens(&text, special).ok().map(|tokens| tokens.len())
+        own.text_tokens(&text, special).ok().map(|tokens| tokens.len())
     };
-    gateway.identify.side_seats().run(cost, count).await.flatten()
+    gateway.identify.side_seats().compute(&tokenizer, limit, clock, count).await.ok().flatten()
 }
 
-async fn by_engine(gateway: &Gateway, model: &ModelView, chat: &Bytes) -> Option<usize> {
+async fn by_engine(gateway: &Gateway, model: &ModelView, chat: &Bytes, deadline: Moment) -> Option<usize> {
     let view = dialect::view(Dialect::Chat, chat).ok()?;
-    let found = gateway.identify.run_aside(&model.artefacts, Dialect::Chat, chat, &view).await;
+    let found = gateway.identify.run_aside(&model.artefacts, Dialect::Chat, chat, &view, deadline).await;
     found.source.is_exact().then_some(found.tokens as usize)
 }

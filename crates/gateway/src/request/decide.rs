@@ -21,8 +21,8 @@ use super::{
 };
 use crate::{
     Gateway,
-    desk::{Decided, Waiter},
     lease::Lease,
+    queue_waiters::{Decided, Waiter},
 };
 
 /// When to come back if all are busy: about as long as the figure they are busy by is believed.
@@ -100,7 +100,7 @@ pub(crate) fn place(
 ) -> Place {
     let lot = gateway.ids.draw_lot();
     let decided =
-        with_job(gateway, model, placement, lot, |now, job| gateway.desk.decide(now, &Job { patience, ..*job }));
+        with_job(gateway, model, placement, lot, |now, job| gateway.waiters.decide(now, &Job { patience, ..*job }));
     match decided {
         Decided::Now(plan) => Place::Found(Box::new(placed(gateway, model, placement, *plan))),
         Decided::Later(waiter) => Place::Held(waiter),
@@ -108,9 +108,35 @@ pub(crate) fn place(
     }
 }
 
+/// Puts a request into the queue that nobody can take; `None`: the queue is full.
+pub(crate) fn hold(
+    gateway: &Gateway,
+    model: &ModelView,
+    placement: &Placement<'_>,
+    patience: Patience,
+) -> Option<Waiter> {
+    let lot = gateway.ids.draw_lot();
+    let patience = Some(patience);
+    with_job(gateway, model, placement, lot, |now, job| gateway.waiters.hold(now, &Job { patience, ..*job }))
+}
+
+/// Tells the router who can take a held request by now. Without patience it is bound as soon as anybody can.
+pub(crate) fn replace_candidates(
+    gateway: &Gateway,
+    model: &ModelView,
+    placement: &Placement<'_>,
+    waiter: &Waiter,
+    patience: Option<Patience>,
+) {
+    let lot = gateway.ids.draw_lot();
+    with_job(gateway, model, placement, lot, |now, job| {
+        waiter.replace_candidates(now, &Job { patience, ..*job });
+    });
+}
+
 /// The plan, with the guard that frees its load.
 pub(crate) fn placed(gateway: &Gateway, model: &ModelView, placement: &Placement<'_>, plan: Plan) -> Placed {
-    let lease = |id, target| Lease::new(Arc::clone(&gateway.desk), id, target);
+    let lease = |id, target| Lease::new(Arc::clone(&gateway.waiters), id, target);
     let prefill = plan.prefill.as_ref().map(|leg| lease(leg.reservation, leg.target));
     let lease = lease(plan.reservation, plan.decode.target).with_prefill(prefill);
     gateway.prefix_tally.count(&plan.decision, &placement.ties.keys);
@@ -197,8 +223,9 @@ fn with_job<T>(
         } else if !spoken.by(worker) || worded_for.is_some_and(|other| !takes_the_same_words(worker, other)) {
             Some(ExcludeReason::Dialect)
         } else {
-            // One that was not asked for is left to the router to say so: that it is busy too is no reason to wait.
-            (asked_for && is_busy(worker, busy_threshold)).then_some(ExcludeReason::Busy)
+            // A prompt is not kept waiting for the other pool. Who generates is waited for, which is the router's part.
+            let busy = worker.only_prefills() && is_above(worker.load.kv_usage_ratio, busy_threshold);
+            (asked_for && busy).then_some(ExcludeReason::Busy)
         };
         let out = |reason| Excluded { target: candidate.target, name: Arc::clone(&worker.name), reason };
         if let Some(reason) = reason {
@@ -227,6 +254,7 @@ fn with_job<T>(
             stream_state: candidate.stream_state(),
             health: worker.state.as_str(),
             lmcache: ties.lmcache.as_ref().map(|told| told.of(worker)).unwrap_or_default(),
+            usage: worker.load.kv_usage_ratio,
         });
     }
     let mut pin = *pin;
@@ -238,12 +266,12 @@ fn with_job<T>(
     if !gateway.on_hold.is_empty() {
         let now = gateway.clock.now();
         let on_hold = |worker| gateway.on_hold.has(worker, now);
-        spare(on_hold, pin, &mut candidates, &mut excluded);
-        spare(on_hold, pin, &mut prefill, &mut not_prefill);
+        spare(on_hold, pin, busy_threshold, &mut candidates, &mut excluded);
+        spare(on_hold, pin, busy_threshold, &mut prefill, &mut not_prefill);
     }
     if let Some(cluster) = ties.cluster.as_ref().filter(|_| pin.is_none()) {
-        keep_together(cluster, &mut candidates, &mut excluded);
-        keep_together(cluster, &mut prefill, &mut not_prefill);
+        keep_together(cluster, busy_threshold, &mut candidates, &mut excluded);
+        keep_together(cluster, busy_threshold, &mut prefill, &mut not_prefill);
     }
     let pool = split.map(|rules| PrefillPool {
         candidates: &prefill,
@@ -263,6 +291,7 @@ fn with_job<T>(
         expected_output_tokens: *expected_output_tokens,
         answer: *answer,
         patience: None,
+        busy_threshold,
         candidates: &candidates,
         excluded: &excluded,
         prefill: pool,
@@ -282,10 +311,13 @@ fn with_job<T>(
 fn spare(
     on_hold: impl Fn(WorkerId) -> bool,
     pin: Option<Pin>,
+    busy_threshold: Option<f64>,
     candidates: &mut Vec<Candidate>,
     excluded: &mut Vec<Excluded>,
 ) {
-    let may_be_asked = |candidate: &Candidate| pin.is_none_or(|pin| pin.allows(candidate.target));
+    let may_be_asked = |candidate: &Candidate| {
+        pin.is_none_or(|pin| pin.allows(candidate.target)) && !is_above(candidate.usage, busy_threshold)
+    };
     let spared = |candidate: &Candidate| may_be_asked(candidate) && on_hold(candidate.target.worker);
     if !candidates.iter().any(|candidate| may_be_asked(candidate) && !spared(candidate)) {
         return;
@@ -296,8 +328,14 @@ fn spare(
 }
 
 /// Leaves out who is not of the cluster, unless nobody of it is there.
-fn keep_together(cluster: &Membership, candidates: &mut Vec<Candidate>, excluded: &mut Vec<Excluded>) {
-    if !candidates.iter().any(|candidate| cluster.has(&candidate.name)) {
+fn keep_together(
+    cluster: &Membership,
+    busy_threshold: Option<f64>,
+    candidates: &mut Vec<Candidate>,
+    excluded: &mut Vec<Excluded>,
+) {
+    let is_there = |candidate: &Candidate| cluster.has(&candidate.name) && !is_above(candidate.usage, busy_threshold);
+    if !candidates.iter().any(is_there) {
         return;
     }
     candidates.retain(|candidate| {
@@ -328,9 +366,9 @@ fn takes_the_same_words(worker: &WorkerView, other: &WorkerView) -> bool {
     worker.messages == other.messages && worker.engine == other.engine
 }
 
-/// Whether its cache is fuller than allowed, by its own figure. Without one a worker is never busy.
-fn is_busy(worker: &WorkerView, threshold: Option<f64>) -> bool {
-    worker.load.kv_usage_ratio.zip(threshold).is_some_and(|(usage, threshold)| usage > threshold)
+/// Whether a cache is fuller than allowed, by its engine's own figure. Without one it is not.
+fn is_above(usage: Option<f64>, threshold: Option<f64>) -> bool {
+    usage.zip(threshold).is_some_and(|(usage, threshold)| usage > threshold)
 }
 
 /// The router's stopwatch, on the process's clock.

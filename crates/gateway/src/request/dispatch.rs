@@ -17,7 +17,7 @@ use routing::receipt::{AttemptClass, AttemptResult};
 use super::{accept::Call, headers};
 use crate::{
     Gateway,
-    upstream::{Answer, Connection, Outgoing, SendFailure},
+    upstream::{Answer, Connection, NotSent, Outgoing, SendFailure},
 };
 
 /// A reply worth committing to.
@@ -254,16 +254,22 @@ impl Held {
 impl Failure {
     pub(super) fn of_send(failure: SendFailure) -> Self {
         match failure {
-            SendFailure::NotSent { refused } => Self {
-                class: Some(AttemptClass::C0),
-                result: AttemptResult::ConnectFailed,
-                status: None,
-                kind: Some(if refused { FailureKind::Refused } else { FailureKind::ConnectTimeout }),
-                wait: None,
-                reply: LastWord::Error(no_worker()),
-            },
+            SendFailure::NotSent(NotSent::Refused) => Self::not_sent(FailureKind::Refused, no_worker()),
+            SendFailure::NotSent(NotSent::Unreachable) => Self::not_sent(FailureKind::ConnectTimeout, no_worker()),
+            SendFailure::NotSent(NotSent::Local(_)) => Self::not_sent(FailureKind::Local, no_connection()),
             SendFailure::NoHead => Self::no_answer(),
             SendFailure::Protocol => Self::protocol("the worker's reply is not valid HTTP: try again".to_owned()),
+        }
+    }
+
+    fn not_sent(kind: FailureKind, error: ApiError) -> Self {
+        Self {
+            class: Some(AttemptClass::C0),
+            result: AttemptResult::ConnectFailed,
+            status: None,
+            kind: Some(kind),
+            wait: None,
+            reply: LastWord::Error(error),
         }
     }
 
@@ -401,6 +407,13 @@ impl Failure {
 /// The error of a request that no worker can take.
 pub(crate) fn no_worker() -> ApiError {
     ApiError::new(ErrorCode::NoWorker, "no worker that serves the model can be used now: try again").with_retry_after(1)
+}
+
+/// The error of a request that no connection could be opened for, whoever was to get it.
+fn no_connection() -> ApiError {
+    let message =
+        "the router is short of something that it needs to connect to workers, which its log names: try again";
+    ApiError::new(ErrorCode::Overloaded, message).with_retry_after(1)
 }
 
 /// `Retry-After` in seconds; a date or nonsense counts as not sent, and nothing can ban a worker for longer than a minute.

@@ -1,27 +1,43 @@
-//! Stage 4, where nobody can begin yet: the request waits, and is decided again when that may have changed.
+//! Stage 4, where nobody can begin yet: the request waits in the router's queue.
 //!
-//! It waits for one of three things: a target that can begin (the router holds it and says when), a worker below the busy
-//! threshold, a worker at all. Whatever it waits for, it leaves when its time is over, when the client does (its task is
-//! dropped, and with it seat and ticket) and when the router goes down.
+//! It waits there for one of three things: a target that can begin, a target below the busy threshold, a target at all.
+//! Whatever it waits for, it leaves when its time is over, when the client does (its task is dropped, and with it its
+//! ticket) and when the router goes down. When other targets can take it than before, it tells the router and keeps its
+//! place.
 
 use std::{sync::Arc, time::Duration};
 
 use dialect::{ApiError, ErrorCode};
-use fleet::{ModelView, Snapshot};
-use kv_blocks::{Moment, Target};
-use routing::{ExcludeReason, Patience, Refusal, receipt::Hold};
+use fleet::{ModelCandidate, ModelView};
+use kv_blocks::Moment;
+use routing::{
+    Affinity, Answer, ExcludeReason, Job, MOVE_TIME, NoStopwatch, Overrides, Patience, Refusal, Released, WaitReason,
+    receipt::Hold,
+};
 
 use super::{
     decide::{self, Place, Placed, Placement},
     dispatch,
     prefill::Policies,
 };
-use crate::{Gateway, desk::Waiter, lobby::Seat};
+use crate::{Gateway, queue_waiters::Waiter, retry::RetryPermit};
 
-/// How often a request that waits looks whether the fleet is another one.
-const LOOK: Duration = Duration::from_millis(250);
 /// When to come back if too many wait.
 const FULL_RETRY_S: u32 = 1;
+/// The router binds a request when its time is over, if it can: this much later it is known that it could not.
+const GRACE: Duration = Duration::from_millis(50);
+
+/// How often a request that all of its workers failed looks for a permit, or for a worker that answers again: neither is told.
+const RETRY_LOOK: Duration = Duration::from_millis(250);
+
+/// How long requests wait.
+#[derive(Clone, Copy, Debug)]
+pub struct WaitLimits {
+    /// While workers that may take them are busy; `None`: not at all.
+    pub busy: Option<Duration>,
+    /// While no worker can be used; zero: not at all.
+    pub no_worker: Duration,
+}
 
 /// What one request has waited.
 #[derive(Debug)]
@@ -30,7 +46,7 @@ pub(crate) struct Wait {
     bytes: u64,
     /// No answer is waited for longer than this.
     deadline: Moment,
-    begun: Option<(Moment, Seat)>,
+    begun: Option<Moment>,
     told: Hold,
 }
 
@@ -46,66 +62,129 @@ impl Wait {
         Self { bytes: bytes as u64, deadline, begun: None, told: Hold::default() }
     }
 
+    /// When no answer is waited for any longer.
+    pub(crate) fn deadline(&self) -> Moment {
+        self.deadline
+    }
+
     /// For the receipt: how long the request waited, and for what at last.
     pub(crate) fn told(&self) -> Hold {
         self.told
     }
 
-    /// Until when it may wait for this; `Err`: it may not begin to, because too many do.
-    fn until(&mut self, gateway: &Gateway, reason: &'static str, limit: Duration) -> Result<Moment, ApiError> {
-        let since = match &self.begun {
-            Some((since, _)) => *since,
-            None => {
-                let seat = gateway.lobby.enter(self.bytes).ok_or_else(queue_full)?;
-                let now = gateway.clock.now();
-                self.begun = Some((now, seat));
-                now
-            }
+    /// Notes what it waits for, from the first time on; `None`: nothing any more, and what it was stays.
+    fn begin(&mut self, gateway: &Gateway, reason: Option<WaitReason>) {
+        self.begun.get_or_insert_with(|| gateway.clock.now());
+        self.told.reason = match reason {
+            None => self.told.reason.or(Some("backlog")),
+            Some(WaitReason::Backlog) => Some("backlog"),
+            Some(WaitReason::Busy) => Some("busy"),
+            Some(WaitReason::NoWorker) => Some("no_worker"),
         };
-        self.told.reason = Some(reason);
-        Ok((since + limit).min(self.deadline))
     }
 
     /// The wait is over, whatever ended it.
     fn over(&mut self, gateway: &Gateway) {
-        if let Some((since, _seat)) = self.begun.take() {
+        if let Some(since) = self.begun.take() {
             let waited = gateway.clock.now().since(since);
             self.told.held_ms = waited.as_secs_f64() * 1e3;
             gateway.metrics.waited(waited);
         }
     }
 
-    /// How long the router may hold the request.
+    /// When its caller gives it up; `None`: not while it waits for a backlog to shrink, since the router binds it in time.
+    fn ends(&self, gateway: &Gateway, reason: WaitReason) -> Option<Moment> {
+        let limits = gateway.rules.waiting;
+        let limit = match reason {
+            WaitReason::Backlog => return None,
+            WaitReason::Busy => limits.busy.unwrap_or_default() + GRACE,
+            WaitReason::NoWorker => limits.no_worker,
+        };
+        Some((self.begun.unwrap_or_else(|| gateway.clock.now()) + limit).min(self.deadline))
+    }
+
+    /// How long it may wait for a worker that is there; `None`: not at all, or no longer.
     fn patience(&self, gateway: &Gateway) -> Option<Patience> {
-        let limit = gateway.lobby.rules().busy?;
+        self.patience_of(gateway, gateway.rules.waiting.busy?)
+    }
+
+    /// What is left of `limit`.
+    fn patience_of(&self, gateway: &Gateway, limit: Duration) -> Option<Patience> {
         let now = gateway.clock.now();
-        let waited = self.begun.as_ref().map_or(Duration::ZERO, |(since, _)| now.since(*since));
+        let waited = self.begun.map_or(Duration::ZERO, |since| now.since(since));
         let limit = limit.saturating_sub(waited).min(self.deadline.since(now));
         (limit > Duration::ZERO).then_some(Patience { limit, waited, bytes: self.bytes })
+    }
+
+    /// Waits in the queue though no worker can be used; `None`: that is not allowed, or no longer.
+    fn hold(
+        &self,
+        gateway: &Gateway,
+        hold: impl FnOnce(Patience) -> Option<Waiter>,
+    ) -> Option<Result<Waiter, ApiError>> {
+        let patience = self.patience_of(gateway, gateway.rules.waiting.no_worker)?;
+        Some(hold(patience).ok_or_else(queue_full))
     }
 }
 
 /// The view of a model that a request names. Where workers may serve it that have not answered yet, they are waited for.
 pub(crate) async fn model(gateway: &Gateway, id: &str, wait: &mut Wait) -> Result<Arc<ModelView>, ApiError> {
-    let found = loop {
-        let error = match gateway.model(&gateway.fleet.snapshot(), id) {
-            Err(error) if error.code == ErrorCode::NoWorker => error,
-            known => break known,
-        };
-        match until_anybody(gateway, wait) {
-            None => break Err(error),
-            Some(Err(full)) => break Err(full),
-            Some(Ok(until)) => {
-                if let Err(error) = look_again(gateway, until, || error).await {
-                    break Err(error);
-                }
-            }
-        }
+    let found = match gateway.model(&gateway.fleet.snapshot(), id) {
+        Err(error) if error.code == ErrorCode::NoWorker => listed_model(gateway, id, wait, error).await,
+        known => known,
     };
     if found.is_err() {
         wait.over(gateway);
     }
     found
+}
+
+/// Waits until a worker lists the model, or it is known that none will.
+async fn listed_model(
+    gateway: &Gateway,
+    id: &str,
+    wait: &mut Wait,
+    error: ApiError,
+) -> Result<Arc<ModelView>, ApiError> {
+    let hold = |patience| gateway.waiters.hold(gateway.clock.now(), &without_candidates(patience));
+    let Some(waiter) = wait.hold(gateway, hold) else { return Err(error) };
+    let _place = waiter?;
+    wait.begin(gateway, Some(WaitReason::NoWorker));
+    let mut changes = gateway.waiters.models.subscribe(&Arc::from(id), None);
+    loop {
+        let ends = wait.ends(gateway, WaitReason::NoWorker);
+        tokio::select! {
+            () = changes.changed() => match gateway.model(&gateway.fleet.snapshot(), id) {
+                Err(error) if error.code == ErrorCode::NoWorker => {}
+                known => return known,
+            },
+            () = at(gateway, ends) => return Err(error),
+            () = gateway.cut.thrown() => return Err(going_down()),
+        }
+    }
+}
+
+/// A request of which nothing is known yet but that it waits.
+fn without_candidates(patience: Patience) -> Job<'static> {
+    Job {
+        policy: None,
+        pin: None,
+        blocks: None,
+        affinity: Affinity::default(),
+        session: None,
+        prefix_holders: None,
+        prompt_tokens: 0,
+        expected_output_tokens: None,
+        answer: Answer::Streamed,
+        patience: Some(patience),
+        busy_threshold: None,
+        candidates: &[],
+        excluded: &[],
+        prefill: None,
+        random: 0,
+        overrides: Overrides::default(),
+        stopwatch: &NoStopwatch,
+    }
 }
 
 /// Chooses a target and counts the load there, now or as soon as somebody can take the request. `model` is what is known
@@ -117,99 +196,121 @@ pub(crate) async fn place(
     may_wait: bool,
     wait: &mut Wait,
 ) -> Result<Placed, TurnedAway> {
-    let placed = loop {
-        let patience = wait.patience(gateway).filter(|_| may_wait);
-        let refusal = match decide::place(gateway, model, placement, patience) {
-            Place::Found(placed) => break Ok(*placed),
-            Place::Held(waiter) => match held(gateway, model, waiter, wait).await {
-                Ok(Some(released)) => break Ok(decide::placed(gateway, model, placement, *released.plan)),
-                Ok(None) => {
-                    refresh(gateway, model);
-                    continue;
-                }
-                Err(error) => break Err(TurnedAway { refusal: nobody(gateway, model, placement), error }),
-            },
-            Place::Refused(refusal) if refusal.queue_full => {
-                break Err(TurnedAway { refusal, error: queue_full() });
-            }
-            Place::Refused(refusal) => refusal,
-        };
-        let until = if is_busy(&refusal) {
-            let limit = gateway.lobby.rules().busy.filter(|_| may_wait);
-            limit.map(|limit| wait.until(gateway, "busy", limit))
-        } else if may_wait {
-            until_anybody(gateway, wait)
-        } else {
-            None
-        };
-        let looked = match until {
-            None => Err(decide::refusal_error(&refusal)),
-            Some(Err(full)) => Err(full),
-            Some(Ok(until)) => {
-                let over = || if is_busy(&refusal) { timed_out() } else { dispatch::no_worker() };
-                look_again(gateway, until, over).await
-            }
-        };
-        if let Err(error) = looked {
-            break Err(TurnedAway { refusal, error });
-        }
-        refresh(gateway, model);
-    };
+    let placed = placed(gateway, model, placement, may_wait, wait).await;
     wait.over(gateway);
     placed
 }
 
-/// Waits for the router's word; `None`: other workers can take the request by now.
-async fn held(
+/// Waits until a request may be sent again that all of its workers failed: within the retry budget (then with its permit),
+/// or when a worker answers requests again, or when none is left and it is to wait for one ([`place`]).
+pub(crate) async fn until_retriable(
     gateway: &Gateway,
-    model: &ModelView,
+    model: &str,
+    wait: &mut Wait,
+) -> Result<Option<RetryPermit>, ApiError> {
+    let mut place = None;
+    loop {
+        if let Some(permit) = gateway.retry_permit() {
+            return Ok(Some(permit));
+        }
+        let snapshot = gateway.fleet.snapshot();
+        let candidates = snapshot.model(model).map_or(&[][..], |model| &model.candidates);
+        let answers = |candidate: &ModelCandidate| !gateway.fleet.failed_lately(candidate.target.worker);
+        if candidates.is_empty() || candidates.iter().any(answers) {
+            return Ok(None);
+        }
+        if place.is_none() {
+            let hold = |patience| gateway.waiters.hold(gateway.clock.now(), &without_candidates(patience));
+            // Counted among the waiting requests until it goes on.
+            place = Some(wait.hold(gateway, hold).unwrap_or_else(|| Err(dispatch::no_worker()))?);
+            wait.begin(gateway, Some(WaitReason::NoWorker));
+        }
+        let ends = wait.ends(gateway, WaitReason::NoWorker);
+        tokio::select! {
+            () = tokio::time::sleep(RETRY_LOOK) => {}
+            () = at(gateway, ends) => return Err(dispatch::no_worker()),
+            () = gateway.cut.thrown() => return Err(going_down()),
+        }
+    }
+}
+
+async fn placed(
+    gateway: &Gateway,
+    model: &mut Arc<ModelView>,
+    placement: &Placement<'_>,
+    may_wait: bool,
+    wait: &mut Wait,
+) -> Result<Placed, TurnedAway> {
+    let patience = wait.patience(gateway).filter(|_| may_wait);
+    let (waiter, refusal) = match decide::place(gateway, model, placement, patience) {
+        Place::Found(placed) => return Ok(*placed),
+        Place::Held(waiter) => (waiter, None),
+        Place::Refused(refusal) if refusal.queue_full => {
+            return Err(TurnedAway { refusal, error: queue_full() });
+        }
+        Place::Refused(refusal) => {
+            let hold = |patience| decide::hold(gateway, model, placement, patience);
+            let held = if may_wait && !is_busy(&refusal) { wait.hold(gateway, hold) } else { None };
+            match held {
+                Some(Ok(waiter)) => (waiter, Some(refusal)),
+                Some(Err(error)) => return Err(TurnedAway { refusal, error }),
+                None => return Err(TurnedAway { error: decide::refusal_error(&refusal), refusal }),
+            }
+        }
+    };
+    match released(gateway, model, placement, waiter, wait).await {
+        Ok(released) => Ok(decide::placed(gateway, model, placement, *released.plan)),
+        Err(error) => {
+            let refusal = refusal.unwrap_or_else(|| nobody(gateway, model, placement));
+            Err(TurnedAway { refusal, error })
+        }
+    }
+}
+
+/// Waits for the router to release the request. `model` follows the fleet meanwhile.
+async fn released(
+    gateway: &Gateway,
+    model: &mut Arc<ModelView>,
+    placement: &Placement<'_>,
     mut waiter: Waiter,
     wait: &mut Wait,
-) -> Result<Option<routing::Released>, ApiError> {
-    wait.until(gateway, "backlog", Duration::ZERO)?;
-    let mut looks = tokio::time::interval(LOOK);
-    looks.reset();
+) -> Result<Released, ApiError> {
+    let mut changes = gateway.waiters.models.subscribe(&model.id, Some(model));
     loop {
+        // None: the plan is on its way.
+        let reason = waiter.reason();
+        wait.begin(gateway, reason);
+        let ends = reason.and_then(|reason| wait.ends(gateway, reason));
         tokio::select! {
             biased;
-            released = waiter.released() => return Ok(Some(released)),
+            released = waiter.released() => return Ok(released),
             () = gateway.cut.thrown() => return Err(going_down()),
-            _ = looks.tick() => {
-                if gateway.fleet.snapshot().model(&model.id).is_some_and(|now| !targets(now).eq(targets(model))) {
-                    return Ok(None);
+            () = changes.changed() => {
+                if let Some(now) = gateway.fleet.snapshot().model(&model.id) {
+                    *model = Arc::clone(now);
                 }
+                decide::replace_candidates(gateway, model, placement, &waiter, wait.patience(gateway));
+                // Until new targets are offered it still waits for what it waited for before.
+                if let Ok(released) = tokio::time::timeout(2 * MOVE_TIME, waiter.released()).await {
+                    return Ok(released);
+                }
+            }
+            () = at(gateway, ends) => match waiter.reason() {
+                Some(WaitReason::Busy) if reason == Some(WaitReason::Busy) => return Err(timed_out()),
+                Some(WaitReason::NoWorker) if reason == Some(WaitReason::NoWorker) => {
+                    return Err(dispatch::no_worker());
+                }
+                _ => {}
             }
         }
     }
 }
 
-fn targets(model: &ModelView) -> impl Iterator<Item = Target> {
-    model.candidates.iter().map(|candidate| candidate.target)
-}
-
-/// Sleeps for a moment, or says why there is no use in it.
-async fn look_again(gateway: &Gateway, until: Moment, over: impl FnOnce() -> ApiError) -> Result<(), ApiError> {
-    let left = until.since(gateway.clock.now());
-    if left.is_zero() {
-        return Err(over());
-    }
-    tokio::select! {
-        () = tokio::time::sleep(LOOK.min(left)) => Ok(()),
-        () = gateway.cut.thrown() => Err(going_down()),
-    }
-}
-
-/// Until when any worker at all is waited for; `None`: not at all.
-fn until_anybody(gateway: &Gateway, wait: &mut Wait) -> Option<Result<Moment, ApiError>> {
-    let limit = gateway.lobby.rules().nobody;
-    (!limit.is_zero()).then(|| wait.until(gateway, "no_worker", limit))
-}
-
-/// Workers may have gone or come back since.
-fn refresh(gateway: &Gateway, model: &mut Arc<ModelView>) {
-    let snapshot: Arc<Snapshot> = gateway.fleet.snapshot();
-    if let Some(now) = snapshot.model(&model.id) {
-        *model = Arc::clone(now);
+/// Sleeps until `then`; for ever without one.
+async fn at(gateway: &Gateway, then: Option<Moment>) {
+    match then {
+        Some(then) => tokio::time::sleep(then.since(gateway.clock.now())).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -7,6 +7,7 @@ mod engine;
 mod known;
 mod own;
 mod question;
+mod seats;
 mod shared;
 mod standing;
 
@@ -14,23 +15,30 @@ use std::{num::NonZero, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use dialect::{Dialect, Fidelity, PromptPart, RawJson, RequestView};
-use fleet::{Fleet, ModelArtefacts, TokenizerSource};
-use kv_blocks::{HashScheme, PromptBlocks};
+use fleet::{ModelArtefacts, TokenizerSource};
+use kv_blocks::{HashScheme, Moment, PromptBlocks};
 use net::Clock;
+use prometheus_client::registry::Registry;
 use prompt::estimate_tokens;
 use routing::receipt::PromptSource;
 
-pub(crate) use self::engine::ToldTokens;
-pub(super) use self::own::{Seats, cost_of, cost_of_objects, text_of};
-use self::{
-    engine::EngineTokens,
-    own::{Tokenised, tokenise},
-};
+pub(crate) use self::engine::{EngineTokens, ToldTokens};
 pub use self::{
     known::TokenCache,
     shared::{SharedTokens, SharedTokensError},
 };
-use crate::upstream::Pools;
+use self::{
+    own::{Tokenised, tokenise},
+    seats::NotComputed,
+};
+pub(super) use self::{
+    own::{cost_of, text_of},
+    seats::Seats,
+};
+use crate::metrics::Results;
+
+/// A computation that ended in time, with tokens or without.
+const COMPUTED: &str = "computed";
 
 /// A prompt as the decision sees it.
 #[derive(Debug)]
@@ -57,7 +65,14 @@ pub(crate) struct Identify {
     /// For those who only ask: apart, so that no generation waits behind them.
     side_seats: Seats,
     engine: EngineTokens,
+    /// What came of computing tokens by models' own files.
+    results: Results,
 }
+
+/// Longest wait of a request for its tokens by the model's own files, the wait for a seat included, or so many budgets if
+/// that is more. What is within the budget as predicted takes some milliseconds; the rest is for busy machines.
+const LONGEST_WAIT: Duration = Duration::from_millis(500);
+const BUDGETS: u32 = 4;
 
 /// A conversation may be this many times longer than the budget allows, if what is new in it is within the budget.
 const MOSTLY_KNOWN: u32 = 32;
@@ -71,11 +86,12 @@ impl Identify {
         scheme: HashScheme,
         budget: Duration,
         clock: Clock,
-        fleet: Arc<Fleet>,
-        pools: Pools,
-        connect_timeout: Duration,
-        told: ToldTokens,
+        engine: EngineTokens,
+        registry: &mut Registry,
     ) -> Self {
+        let help = "Prompts by what came of rendering and tokenizing them with their model's own files";
+        let all = [COMPUTED, NotComputed::Late.as_str(), NotComputed::Resting.as_str(), NotComputed::Failed.as_str()];
+        let results = Results::registered(registry, "warmroute_prompt_computations", help, &all);
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         Self {
             scheme,
@@ -83,7 +99,8 @@ impl Identify {
             clock,
             seats: Seats::new(cores),
             side_seats: Seats::new(cores.div_ceil(2)),
-            engine: EngineTokens::new(fleet, pools, clock, budget, connect_timeout, told),
+            engine,
+            results,
         }
     }
 
@@ -107,15 +124,17 @@ impl Identify {
         &self.side_seats
     }
 
-    /// Finds the prompt's identity, for a generation. `bytes` is the body that `view` was read from.
+    /// Finds the prompt's identity, for a generation. `bytes` is the body that `view` was read from; the request ends at
+    /// `deadline`.
     pub(crate) async fn run(
         &self,
         artefacts: &Arc<ModelArtefacts>,
         dialect: Dialect,
         bytes: &Bytes,
         view: &RequestView<'_>,
+        deadline: Moment,
     ) -> Identified {
-        self.find(artefacts, Asked { dialect, bytes, view, seats: &self.seats }).await
+        self.find(artefacts, Asked { dialect, bytes, view, seats: &self.seats, deadline }).await
     }
 
     /// As [`Self::run`], for those who only ask, such as `/v1/route`: no generation waits behind them.
@@ -125,8 +144,9 @@ impl Identify {
         dialect: Dialect,
         bytes: &Bytes,
         view: &RequestView<'_>,
+        deadline: Moment,
     ) -> Identified {
-        self.find(artefacts, Asked { dialect, bytes, view, seats: &self.side_seats }).await
+        self.find(artefacts, Asked { dialect, bytes, view, seats: &self.side_seats, deadline }).await
     }
 
     async fn find(&self, artefacts: &Arc<ModelArtefacts>, asked: Asked<'_>) -> Identified {
@@ -158,12 +178,33 @@ impl Identify {
         if cost > self.budget && !may_be_known {
             return None;
         }
-        let (clock, budget, model) = (self.clock, self.budget, Arc::clone(model));
-        let objects = objects_cost(asked.view);
-        let tokenised = asked.work(cost + objects, move |view| tokenise(&model, view, budget, clock)).await.flatten();
+        let tokenised = self.computed(model, asked).await;
         let Tokenised { tokens, new_tokens, render_us, tokenize_us } = tokenised?;
         let blocks = PromptBlocks::of_tokens(self.scheme, tokens.into());
         Some(Identified { new_tokens, render_us, tokenize_us, ..Identified::of(PromptSource::Tokens, blocks) })
+    }
+
+    /// Computes tokens within the request's time; `None` where they cannot be had in it.
+    async fn computed(&self, model: &Arc<prompt::PromptModel>, asked: Asked<'_>) -> Option<Tokenised> {
+        let (clock, budget) = (self.clock, self.budget);
+        let left = asked.deadline.since(clock.now());
+        let limit = LONGEST_WAIT.max(budget.saturating_mul(BUDGETS)).min(left);
+        let (dialect, bytes, own) = (asked.dialect, asked.bytes.clone(), Arc::clone(model));
+        let work = move || {
+            let view = dialect::view(dialect, &bytes).ok()?;
+            tokenise(&own, &view, budget, clock)
+        };
+        match asked.seats.compute(model, limit, clock, work).await {
+            Ok(tokenised) => {
+                self.results.count(COMPUTED);
+                tokenised
+            }
+            Err(why) => {
+                self.results.count(why.as_str());
+                tracing::debug!(why = why.as_str(), ?limit, "no tokens of the prompt, going by its text");
+                None
+            }
+        }
     }
 
     async fn by_engine(&self, asked: Asked<'_>) -> Option<Identified> {
@@ -190,6 +231,7 @@ struct Asked<'a> {
     bytes: &'a Bytes,
     view: &'a RequestView<'a>,
     seats: &'a Seats,
+    deadline: Moment,
 }
 
 impl Asked<'_> {
@@ -199,7 +241,7 @@ impl Asked<'_> {
         cost: Duration,
         work: impl FnOnce(&RequestView<'_>) -> T + Send + 'static,
     ) -> Option<T> {
-        if cost <= own::ON_RUNTIME {
+        if cost <= seats::ON_RUNTIME {
             return Some(work(self.view));
         }
         let (dialect, bytes) = (self.dialect, self.bytes.clone());
@@ -245,11 +287,4 @@ fn prompt_bytes(view: &RequestView<'_>) -> usize {
         PromptPart::Text(text) => text.len(),
         PromptPart::TokenIds(_) | PromptPart::Batch { .. } | PromptPart::None => 0,
     }
-}
-
-/// What the messages and tools cost beside their bytes.
-fn objects_cost(view: &RequestView<'_>) -> Duration {
-    let PromptPart::Messages(messages) = &view.prompt else { return Duration::ZERO };
-    let tools = view.rendering.tools.map_or(Duration::ZERO, |tools| cost_of_objects(tools.as_str().as_bytes()));
-    cost_of_objects(messages.as_str().as_bytes()) + tools
 }

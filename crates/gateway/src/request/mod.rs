@@ -9,6 +9,7 @@ mod accept;
 mod affinity;
 mod ask;
 mod before;
+mod body_budget;
 mod cached;
 mod clusters;
 mod compat_headers;
@@ -16,6 +17,7 @@ mod count_tokens;
 mod counts;
 mod decide;
 mod dispatch;
+mod guarded_body;
 mod headers;
 mod hedge;
 mod held_body;
@@ -48,15 +50,18 @@ use kv_blocks::{Moment, WorkerId};
 use routing::{Answer, Pin, receipt::AttemptClass};
 
 pub(crate) use ask::{Question, Unanswered, ask};
+pub(crate) use body_budget::BodyBudget;
 pub(crate) use cached::{Kept, Sought};
 pub(crate) use clusters::Clusters;
 pub use clusters::{Cluster, ClusterSettings};
 pub use compat_headers::ReplyHeaders;
 pub(crate) use dispatch::no_worker;
+pub(crate) use guarded_body::GuardedBody;
 pub(crate) use hedge::results as hedge_results;
+pub use hold::WaitLimits;
 pub use hooks::HookSettings;
 pub(crate) use hooks::Hooks;
-pub(crate) use identify::{Identify, ToldTokens};
+pub(crate) use identify::{EngineTokens, Identify, ToldTokens};
 pub use identify::{SharedTokens, SharedTokensError, TokenCache};
 pub(crate) use prefill::Prefills;
 pub use prefill::{Connector, Disaggregation};
@@ -81,11 +86,12 @@ use self::{
 };
 use crate::{
     Gateway,
+    health::Probe,
     routes::{Endpoint, Route, Shape},
 };
 
 /// Answers one request, whatever it is.
-pub(crate) async fn answer(gateway: Arc<Gateway>, request: Request<Incoming>) -> Response<ReplyBody> {
+pub(crate) async fn answer(gateway: Arc<Gateway>, request: Request<Incoming>) -> Response<GuardedBody> {
     let received = gateway.clock.now();
     let request_id: Arc<str> = gateway.ids.request_id(request.headers()).into();
     let head_only = accept::is_head(request.method());
@@ -94,7 +100,12 @@ pub(crate) async fn answer(gateway: Arc<Gateway>, request: Request<Incoming>) ->
     // A panic costs one request. Its guards have run: load, receipt and connection are settled.
     let response = answering.await.unwrap_or_else(|_| panicked(&gateway, shape, &request_id));
     let response = reply::identified(shape, &request_id, response);
-    if head_only { response.map(|_| ReplyBody::empty()) } else { response }
+    let response = if head_only { response.map(|_| ReplyBody::empty()) } else { response };
+    response.map(|body| GuardedBody::new(body, gateway))
+}
+
+fn probed(probe: &Probe, request_id: &str) -> Response<ReplyBody> {
+    reply::json(if probe.reasons.is_empty() { 200 } else { 503 }, probe, request_id)
 }
 
 fn panicked(gateway: &Gateway, shape: Shape, request_id: &str) -> Response<ReplyBody> {
@@ -109,6 +120,7 @@ async fn routed(
     request_id: Arc<str>,
     received: Moment,
 ) -> Response<ReplyBody> {
+    supervision::panic_point("request");
     let (parts, mut body) = request.into_parts();
     let asks_first = parts.headers.contains_key(EXPECT);
     let route = match accept::route(&parts) {
@@ -149,11 +161,8 @@ async fn routed(
             gateway.one_model(below(route, call.target.path())).map(|model| reply::json(200, &model, &request_id))
         }
         Endpoint::Health => Ok(reply::json(200, &gateway.health(), &request_id)),
-        Endpoint::Live => Ok(reply::json(200, &gateway.live(), &request_id)),
-        Endpoint::Ready => {
-            let ready = gateway.ready();
-            Ok(reply::json(if ready.reasons.is_empty() { 200 } else { 503 }, &ready, &request_id))
-        }
+        Endpoint::Live => Ok(probed(&gateway.live(), &request_id)),
+        Endpoint::Ready => Ok(probed(&gateway.ready(), &request_id)),
     };
     match result {
         Ok(response) => {
@@ -197,7 +206,7 @@ async fn generate(gateway: &Arc<Gateway>, mut call: Call, dialect: Dialect, mut 
         Err(error) => return refused(settle, &error),
     };
     let (prompt, cluster) = tokio::join!(
-        gateway.identify.run(&model.artefacts, dialect, &body, &view),
+        gateway.identify.run(&model.artefacts, dialect, &body, &view, call.received + gateway.rules.timeout),
         clusters::of(gateway, &call.headers, &view),
     );
     settle.timing().render = prompt.render_us;
@@ -366,7 +375,7 @@ async fn carried(
         if let Some(other) = also_failed {
             tries.also(other);
         }
-        if !tries.again(gateway, &model, last, pinned, failure, deadline).await {
+        if !tries.again(gateway, &model, last, pinned, failure, &mut wait).await {
             return last_word(settle, tries.last.map_or_else(|| LastWord::Error(dispatch::no_worker()), |it| it.reply));
         }
         // Workers may have gone or come back since: what was learned from this attempt is in the new snapshot.

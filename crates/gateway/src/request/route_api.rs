@@ -33,7 +33,10 @@ use super::{
     reply::{self, ReplyBody},
     wording::Spoken,
 };
-use crate::{Gateway, reservations::Held};
+use crate::{
+    Gateway,
+    reservations::{CallTime, Held},
+};
 
 /// The route's path, as receipts name it.
 const ROUTE: &str = "/v1/route";
@@ -79,14 +82,14 @@ pub(super) fn prefill_complete(gateway: &Gateway, call: &Call, rest: &str) -> Re
         return Err(ApiError::new(ErrorCode::UnknownRoute, message));
     };
     let id = id_in_path(id)?;
-    gateway.reservations.prefill_complete(&id, gateway.clock.now(), &gateway.ring)?;
+    gateway.reservations.prefill_complete(&id, CallTime::now(gateway.clock), &gateway.ring)?;
     Ok(reply::json(200, &json!({"request_id": id, "state": "decoding"}), &call.request_id))
 }
 
 /// `DELETE /v1/route/{request_id}`.
 pub(super) fn free(gateway: &Gateway, call: &Call, rest: &str) -> Result<Response<ReplyBody>, ApiError> {
     let id = id_in_path(rest)?;
-    gateway.reservations.free(&id, gateway.clock.now(), &gateway.ring)?;
+    gateway.reservations.free(&id, CallTime::now(gateway.clock), &gateway.ring)?;
     Ok(reply::json(200, &json!({"request_id": id, "state": "freed"}), &call.request_id))
 }
 
@@ -155,9 +158,10 @@ impl<'a> Asking<'a> {
         let accept = gateway.clock.now().ms_since(received) * 1e3;
         // Behind a place that is kept waits a generation, if not here; behind a question nothing does.
         let identify = &gateway.identify;
+        let deadline = received + gateway.rules.timeout;
         let prompt = match asked.request_id {
-            Some(_) => identify.run(&model.artefacts, asked.dialect, bytes, &asked.view).await,
-            None => identify.run_aside(&model.artefacts, asked.dialect, bytes, &asked.view).await,
+            Some(_) => identify.run(&model.artefacts, asked.dialect, bytes, &asked.view, deadline).await,
+            None => identify.run_aside(&model.artefacts, asked.dialect, bytes, &asked.view, deadline).await,
         };
         let timing = Timing { accept, render: prompt.render_us, tokenize: prompt.tokenize_us, ..Timing::default() };
         let salt = asked.view.cache_salt.as_deref().map(Arc::from);
@@ -197,8 +201,8 @@ impl<'a> Asking<'a> {
     /// Decides and keeps the place under `id`.
     fn reserve(&self, id: &Arc<str>) -> Result<RouteReply, ApiError> {
         let gateway = self.gateway;
-        let now = gateway.clock.now();
-        let receipt = gateway.reservations.hold(id, self.most_blocks(), now, &gateway.ring, || {
+        let at = CallTime::now(gateway.clock);
+        let receipt = gateway.reservations.hold(id, self.most_blocks(), at, &gateway.ring, || {
             let Placed { decision, lease, .. } = match decide::place(gateway, &self.model, &self.placement(), None) {
                 Place::Found(placed) => *placed,
                 Place::Refused(refusal) => return Err(decide::refusal_error(&refusal)),
@@ -212,9 +216,9 @@ impl<'a> Asking<'a> {
             gateway.metrics.decided(decision.policy.as_str(), decision.method.as_str(), took_us);
             let receipt = self.receipt(decision, Arc::clone(id), false);
             gateway.ring.push(receipt.clone());
-            Ok((Held::new(lease, worker, receipt.id, self.received, now), receipt))
+            Ok((Held::new(lease, worker, receipt.id, self.received, at), receipt))
         })?;
-        let expires_at = net::rfc3339(gateway.clock.wall_at(now + gateway.reservations.ttl()));
+        let expires_at = net::rfc3339(gateway.clock.wall_at(at.now + gateway.reservations.ttl()));
         Ok(RouteReply { receipt, reservation: Some(Kept { request_id: Arc::clone(id), expires_at }) })
     }
 

@@ -218,7 +218,9 @@ impl Settle {
         let begun = matches!(content, Content::Begun { .. });
         if let Some(lease) = &mut self.lease {
             // What has only begun may fail yet: its end says.
-            if !begun {
+            if begun {
+                self.gateway.fleet.report_answer(lease.target().worker);
+            } else {
                 self.gateway.fleet.report_success(lease.target().worker);
             }
             // It was asked for a model on its own list: there may be another engine on its port by now.

@@ -5,10 +5,10 @@
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use dialect::{ApiError, Dialect, ErrorCode, TokenizeView};
 use fleet::ModelView;
 use http::Response;
+use kv_blocks::Moment;
 use net::Clock;
 use prompt::{PromptError, PromptModel};
 use routing::Answer;
@@ -20,7 +20,7 @@ use super::{
     affinity::Ties,
     carried, decide,
     hold::Wait,
-    identify::{Identified, cost_of, cost_of_objects, text_of},
+    identify::{Identified, cost_of, text_of},
     prefill::Handover,
     receipt::About,
     refused,
@@ -33,25 +33,19 @@ use crate::Gateway;
 /// What a byte of a body costs to read which model it names.
 const NAME_COST_PER_BYTE: Duration = Duration::from_nanos(4);
 
+/// Longest wait for an answer of ours: a mebibyte takes a tenth of a second.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
 /// `POST /tokenize`.
 pub(super) async fn tokenize(gateway: &Arc<Gateway>, call: Call, settle: Settle) -> Response<ReplyBody> {
     let named = |bytes: &[u8]| dialect::tokenize_view(bytes).map(|view| view.model.map(Cow::into_owned));
-    answered(gateway, call, settle, named, |bytes, subject| {
-        // The body is the text, about.
-        let cost = subject.tokenizer.predicted_cost(bytes.len()) + cost_of_objects(&bytes);
-        (cost, move || tokens(&bytes, &subject))
-    })
-    .await
+    answered(gateway, call, settle, named, tokens).await
 }
 
 /// `POST /detokenize`.
 pub(super) async fn detokenize(gateway: &Arc<Gateway>, call: Call, settle: Settle) -> Response<ReplyBody> {
     let named = |bytes: &[u8]| dialect::detokenize_view(bytes).map(|view| view.model.map(Cow::into_owned));
-    answered(gateway, call, settle, named, |bytes, subject| {
-        let cost = subject.tokenizer.predicted_cost(bytes.len());
-        (cost, move || text(&bytes, &subject))
-    })
-    .await
+    answered(gateway, call, settle, named, text).await
 }
 
 /// What a question is about.
@@ -80,16 +74,13 @@ impl From<PromptError> for NoAnswer {
 }
 
 /// Answers here if it can be done, else by a worker of the model.
-async fn answered<W>(
+async fn answered(
     gateway: &Arc<Gateway>,
     call: Call,
     mut settle: Settle,
     named: fn(&[u8]) -> Result<Option<String>, dialect::ViewError>,
-    work: impl FnOnce(Bytes, Subject) -> (Duration, W),
-) -> Response<ReplyBody>
-where
-    W: FnOnce() -> Result<Vec<u8>, NoAnswer> + Send + 'static,
-{
+    work: fn(&[u8], &Subject) -> Result<Vec<u8>, NoAnswer>,
+) -> Response<ReplyBody> {
     let seats = gateway.identify.side_seats();
     let asked = async {
         let bytes = call.body.bytes().clone();
@@ -115,16 +106,17 @@ where
     let mut why = None;
     if let Some(tokenizer) = tokenizer {
         let longest = model.as_ref().and_then(|model| model.max_model_len).or_else(|| tokenizer.max_len());
-        let subject = Subject { tokenizer, max_model_len: longest, clock: gateway.clock };
-        let (cost, work) = work(call.body.bytes().clone(), subject);
-        match seats.run(cost, work).await {
-            Some(Ok(body)) => {
+        let subject = Subject { tokenizer: Arc::clone(&tokenizer), max_model_len: longest, clock: gateway.clock };
+        let bytes = call.body.bytes().clone();
+        let limit = longest_wait(gateway, call.received);
+        match seats.compute(&tokenizer, limit, gateway.clock, move || work(&bytes, &subject)).await {
+            Ok(Ok(body)) => {
                 settle.passed(200);
                 return reply::bytes(200, body, settle.request_id());
             }
-            Some(Err(NoAnswer::Refused(error))) => return refused(settle, &error),
-            Some(Err(NoAnswer::Elsewhere(reason))) => why = Some(reason),
-            None => {}
+            Ok(Err(NoAnswer::Refused(error))) => return refused(settle, &error),
+            Ok(Err(NoAnswer::Elsewhere(reason))) => why = Some(reason),
+            Err(reason) => why = Some(format!("the model's tokenizer is {}", reason.as_str())),
         }
     }
     match (model.filter(|model| why.is_none() || !model.candidates.is_empty()), why) {
@@ -135,6 +127,12 @@ where
             refused(settle, &ApiError::new(ErrorCode::NoWorker, message).with_retry_after(1))
         }
     }
+}
+
+/// How long a client waits for an answer of ours, where nothing else is asked of it.
+pub(super) fn longest_wait(gateway: &Gateway, received: Moment) -> Duration {
+    let deadline = received + gateway.rules.timeout;
+    deadline.since(gateway.clock.now()).min(LONGEST_WAIT)
 }
 
 /// The model's id: the one named, else the only one there is.

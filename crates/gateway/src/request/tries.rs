@@ -1,11 +1,19 @@
 //! What was tried for one request, and whether it is tried again.
 
-use fleet::ModelView;
+use std::time::Duration;
+
+use fleet::{FailureKind, ModelView};
 use kv_blocks::{Moment, WorkerId};
 use routing::{Pin, receipt::AttemptClass};
 
-use super::dispatch::Failure;
+use super::{
+    dispatch::Failure,
+    hold::{self, Wait},
+};
 use crate::{Gateway, retry::RetryPermit};
+
+/// Attempts of one request that may end with a local failure: another worker is as far away as the first.
+const LOCAL_ATTEMPTS: u32 = 3;
 
 /// What was tried for one request.
 #[derive(Debug, Default)]
@@ -14,8 +22,10 @@ pub(super) struct Tries {
     pub(super) excluded: Vec<Pin>,
     /// Attempts that sent something.
     sends: u32,
-    /// Times the only worker was tried again.
+    /// Times that workers which failed it were tried again.
     again_there: u32,
+    /// Attempts that could not be made for a reason that lies with this process.
+    local: u32,
     /// When the first attempt failed.
     failed_at: Option<Moment>,
     /// Nobody was left who could have taken it: it waits as one that found nobody in the first place.
@@ -37,7 +47,7 @@ impl Tries {
         let class = self.last.as_ref().and_then(|failure| failure.class);
         let nothing_came = matches!(class, Some(AttemptClass::C0 | AttemptClass::C1));
         let now = gateway.clock.now();
-        let in_time = self.failed_at.is_some_and(|failed_at| now.since(failed_at) < gateway.lobby.rules().nobody);
+        let in_time = self.failed_at.is_some_and(|failed_at| now.since(failed_at) < gateway.rules.waiting.no_worker);
         if self.waits_for_anybody || !nothing_came || !in_time {
             return false;
         }
@@ -54,7 +64,7 @@ impl Tries {
         worker: WorkerId,
         pinned: bool,
         failure: Failure,
-        deadline: Moment,
+        wait: &mut Wait,
     ) -> bool {
         let class = failure.class;
         let failed_at = *self.failed_at.get_or_insert(gateway.clock.now());
@@ -64,9 +74,13 @@ impl Tries {
             Some(before) if before.retry_after() > failure.retry_after() && before.status == failure.status => before,
             _ => failure,
         };
-        let status = failure.status;
+        let (status, kind) = (failure.status, failure.kind);
         self.last = Some(failure);
         let Some(class) = class else { return false };
+        if kind == Some(FailureKind::Local) {
+            self.local += 1;
+            return self.local < LOCAL_ATTEMPTS && pause(gateway, self.local - 1, wait.deadline()).await;
+        }
         if class != AttemptClass::C0 {
             self.sends += 1;
             if self.sends >= gateway.rules.retry.sends {
@@ -75,37 +89,60 @@ impl Tries {
         }
         self.excluded.push(Pin { worker, rank: None });
         let workers = || model.candidates.iter().map(|candidate| candidate.target.worker);
-        if !pinned && workers().any(|worker| !self.excluded.iter().any(|tried| tried.worker == worker)) {
-            if class == AttemptClass::C2 {
+        let untried = || workers().filter(|worker| !self.excluded.iter().any(|tried| tried.worker == *worker));
+        if !pinned && untried().next().is_some() {
+            let free = match class {
+                AttemptClass::C0 => true,
+                AttemptClass::C1 => untried().any(|worker| !gateway.fleet.failed_lately(worker)),
+                _ => false,
+            };
+            if !free {
                 self.permit = gateway.retry_permit();
-                return self.permit.is_some();
             }
-            return true;
+            return free || self.permit.is_some();
         }
         // What was not even sent is as if it came now: also to wait, where that is allowed, for whoever comes (back).
-        let may_wait = gateway.clock.now().since(failed_at) < gateway.lobby.rules().nobody;
+        let may_wait = gateway.clock.now().since(failed_at) < gateway.rules.waiting.no_worker;
         if class == AttemptClass::C0 && may_wait {
             self.waits_for_anybody = true;
             self.excluded.clear();
             return true;
         }
         let alone = pinned || workers().all(|other| other == worker);
-        if !alone || !(class == AttemptClass::C1 || status == Some(503)) {
+        let retriable = match class {
+            AttemptClass::C1 => alone || may_wait,
+            _ => alone && status == Some(503),
+        };
+        if !retriable {
             return false;
         }
         self.permit = gateway.retry_permit();
         if self.permit.is_none() {
-            return false;
+            if class != AttemptClass::C1 || !may_wait || pinned {
+                return false;
+            }
+            match hold::until_retriable(gateway, &model.id, wait).await {
+                Ok(permit) => self.permit = permit,
+                Err(_) => return false,
+            }
         }
-        let pause = gateway.rules.retry.delay(self.again_there, gateway.ids.draw());
         self.again_there += 1;
-        if gateway.clock.now() + pause >= deadline {
+        if !pause(gateway, self.again_there - 1, wait.deadline()).await {
             return false;
         }
-        tokio::time::sleep(pause).await;
         // By now it may be known that it is gone.
         self.waits_for_anybody = may_wait;
         self.excluded.clear();
         true
     }
+}
+
+/// Waits before attempt `n` (from 0) at what failed before; `false`: there is no time for it.
+async fn pause(gateway: &Gateway, n: u32, deadline: Moment) -> bool {
+    let pause: Duration = gateway.rules.retry.delay(n, gateway.ids.draw());
+    if gateway.clock.now() + pause >= deadline {
+        return false;
+    }
+    tokio::time::sleep(pause).await;
+    true
 }

@@ -37,31 +37,36 @@ impl Desk {
 
     fn hold_blocks(&self, id: &str, blocks: u64, now: Moment) -> Result<(), ErrorCode> {
         let place = || Ok((self.place(now), ()));
-        self.reservations.hold(&id.into(), blocks, now, &self.ring, place).map_err(|error| error.code)
+        self.reservations.hold(&id.into(), blocks, call(now), &self.ring, place).map_err(|error| error.code)
     }
 
     fn place(&self, now: Moment) -> Held {
         let Dispatch::Plan(plan) = self.router.decide(now, &job(&[candidate()])) else { panic!("one is free") };
         let lease = Lease::new(
-            Arc::new(crate::desk::Desk::new(Arc::clone(&self.router), Clock::system())),
+            Arc::new(crate::queue_waiters::QueueWaiters::new(Arc::clone(&self.router), Clock::system())),
             plan.reservation,
             plan.decode.target,
         );
-        Held::new(lease, &worker(), DecisionId(1), now, now)
+        Held::new(lease, &worker(), DecisionId(1), now, call(now))
     }
 
     fn tick(&self, now: Moment, workers: &[WorkerView]) {
         let workers = workers.iter().cloned().map(Arc::new).collect();
-        self.reservations.tick(now, &Snapshot { workers, ..Snapshot::default() }, &self.ring);
+        self.reservations.tick(call(now), &Snapshot { workers, ..Snapshot::default() }, &self.ring);
     }
 
     fn complete(&self, id: &str, now: Moment) -> Result<(), ErrorCode> {
-        self.reservations.prefill_complete(id, now, &self.ring).map_err(|error| error.code)
+        self.reservations.prefill_complete(id, call(now), &self.ring).map_err(|error| error.code)
     }
 
     fn free(&self, id: &str, now: Moment) -> Result<(), ErrorCode> {
-        self.reservations.free(id, now, &self.ring).map_err(|error| error.code)
+        self.reservations.free(id, call(now), &self.ring).map_err(|error| error.code)
     }
+}
+
+/// A call at this moment, in a process that never stood still.
+fn call(now: Moment) -> CallTime {
+    CallTime { now, run: now }
 }
 
 fn candidate() -> Candidate {
@@ -82,6 +87,7 @@ fn candidate() -> Candidate {
         stream_state: None,
         health: "ready",
         lmcache: LmcacheFacts::default(),
+        usage: None,
     }
 }
 
@@ -126,6 +132,7 @@ fn job(candidates: &[Candidate]) -> Job<'_> {
         expected_output_tokens: None,
         answer: Answer::Elsewhere,
         patience: None,
+        busy_threshold: None,
         candidates,
         excluded: &[],
         prefill: None,
@@ -197,7 +204,7 @@ fn a_worker_that_fails_its_checks_keeps_its_reservations() {
 fn there_is_a_most_of_them_and_one_that_could_not_be_placed_holds_nothing() {
     let desk = Desk::new();
     let nowhere = || Err::<(Held, ()), _>(ApiError::new(ErrorCode::NoWorker, "nobody"));
-    let refused = desk.reservations.hold(&"r0".into(), MOST_BLOCKS, after(0), &desk.ring, nowhere);
+    let refused = desk.reservations.hold(&"r0".into(), MOST_BLOCKS, call(after(0)), &desk.ring, nowhere);
     assert_eq!(refused.map_err(|error| error.code), Err(ErrorCode::NoWorker));
     for n in 0..MOST {
         desk.hold(&format!("r{n}"), after(0)).expect("there is room");
@@ -246,7 +253,7 @@ fn while_a_place_is_found_its_id_is_taken_and_nothing_else_waits() {
         assert_eq!(desk.hold("r2", after(0)), Ok(()));
         Ok((desk.place(after(0)), ()))
     };
-    desk.reservations.hold(&"r1".into(), 7, after(0), &desk.ring, place).expect("free");
+    desk.reservations.hold(&"r1".into(), 7, call(after(0)), &desk.ring, place).expect("free");
     assert_eq!(desk.free("r1", after(1)), Ok(()));
     assert_eq!(desk.router.leases(), 1);
 }

@@ -4,9 +4,10 @@
 //! the request path looks up the rule.
 
 mod connection;
+mod local_faults;
 mod pool;
 mod send;
 
 pub(crate) use connection::Connection;
 pub(crate) use pool::Pools;
-pub(crate) use send::{Answer, Outgoing, SendFailure, ask_once};
+pub(crate) use send::{Answer, NotSent, Outgoing, SendFailure, ask_once};

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use kv_blocks::{Moment, WorkerId};
 use parking_lot::Mutex;
 
-use super::Connection;
+use super::{Connection, local_faults::LocalFaults};
 
 /// How long a connection may be idle before it is closed: below the 5 s after which Python engines close theirs, so that
 /// a request rarely meets a connection that is going away.
@@ -20,6 +20,7 @@ type Idle = Vec<(Moment, Connection)>;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pools {
     idle: Arc<Mutex<HashMap<WorkerId, Idle>>>,
+    pub(crate) local_faults: Arc<LocalFaults>,
 }
 
 impl Pools {
@@ -58,6 +59,14 @@ impl Pools {
     /// Closes the idle connections to a worker that went down or away.
     pub(crate) fn forget(&self, worker: WorkerId) {
         self.idle.lock().remove(&worker);
+    }
+
+    /// Closes what has been idle for too long, also of workers that are gone.
+    pub(crate) fn reap(&self, now: Moment) {
+        self.idle.lock().retain(|_, kept| {
+            kept.retain(|(since, _)| now.since(*since) < IDLE_LIMIT);
+            !kept.is_empty()
+        });
     }
 
     fn keep(&self, worker: WorkerId, connection: Connection, now: Moment) {

@@ -7,7 +7,7 @@ use http::{Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use kv_blocks::WorkerId;
-use net::{Address, Clock, WorkerUrl};
+use net::{Address, Clock, LocalFault, WorkerUrl};
 
 use super::{Connection, Pools};
 
@@ -30,15 +30,23 @@ pub(crate) struct Answer {
 /// How far an attempt without a reply's head got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SendFailure {
-    /// C0: provably nothing was executed. `refused`: nothing listens there.
-    NotSent {
-        /// The port answered that nobody listens.
-        refused: bool,
-    },
+    /// C0: provably nothing was executed.
+    NotSent(NotSent),
     /// C1: bytes went out, no head came back.
     NoHead,
     /// C1: what came back is not HTTP.
     Protocol,
+}
+
+/// Why nothing was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotSent {
+    /// The port answered that nobody listens.
+    Refused,
+    /// No connection for another reason.
+    Unreachable,
+    /// This process could not open one.
+    Local(LocalFault),
 }
 
 impl Pools {
@@ -57,7 +65,10 @@ impl Pools {
             }
         }
         // Large, and most requests find a connection: it must not lie in the future of every one of them.
-        send_on(Box::pin(open(net::dial(url, connect_timeout))).await?, request).await
+        let connection = Box::pin(open(net::dial(url, connect_timeout), |fault, error| {
+            self.local_faults.note(fault, error, clock.now());
+        }));
+        send_on(connection.await?, request).await
     }
 }
 
@@ -67,7 +78,7 @@ pub(crate) async fn ask_once(
     request: Request<Full<Bytes>>,
     connect_timeout: Duration,
 ) -> Result<Answer, SendFailure> {
-    send_on(open(net::connect(address, connect_timeout)).await?, request).await
+    send_on(open(net::connect(address, connect_timeout), |_, _| {}).await?, request).await
 }
 
 /// Sends the first request of a connection.
@@ -75,7 +86,7 @@ async fn send_on(mut connection: Connection, request: Request<Full<Bytes>>) -> R
     match connection.sender().try_send_request(request).await {
         Ok(response) => Ok(Answer { response, connection }),
         Err(mut failed) => Err(match failed.take_message() {
-            Some(_) => SendFailure::NotSent { refused: false },
+            Some(_) => SendFailure::NotSent(NotSent::Unreachable),
             None => no_head(failed.error()),
         }),
     }
@@ -86,13 +97,21 @@ fn no_head(error: &hyper::Error) -> SendFailure {
     if error.is_parse() || error.is_parse_too_large() { SendFailure::Protocol } else { SendFailure::NoHead }
 }
 
-/// Speaks HTTP/1 on a stream that is being opened.
-async fn open(opening: impl Future<Output = io::Result<net::Stream>>) -> Result<Connection, SendFailure> {
+/// Speaks HTTP/1 on a stream that is being opened; `local` is told of an error that lies with this process.
+async fn open(
+    opening: impl Future<Output = io::Result<net::Stream>>,
+    local: impl FnOnce(LocalFault, &io::Error),
+) -> Result<Connection, SendFailure> {
     let stream = opening.await.map_err(|error| {
         tracing::debug!(%error, "no connection to a worker");
-        SendFailure::NotSent {
-            refused: matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound),
-        }
+        SendFailure::NotSent(match (LocalFault::of(&error), error.kind()) {
+            (Some(fault), _) => {
+                local(fault, &error);
+                NotSent::Local(fault)
+            }
+            (None, io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => NotSent::Refused,
+            (None, _) => NotSent::Unreachable,
+        })
     })?;
-    Connection::handshake(stream).await.map_err(|_| SendFailure::NotSent { refused: false })
+    Connection::handshake(stream).await.map_err(|_| SendFailure::NotSent(NotSent::Unreachable))
 }

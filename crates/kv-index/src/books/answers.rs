@@ -34,8 +34,7 @@ impl Books {
 
     /// Digests of every target and tier that holds something.
     pub(crate) fn digest(&mut self, core: &Core) -> Vec<TargetDigest> {
-        let slots = self.targets.iter().map(|(_, slot)| slot as usize + 1).max().unwrap_or(0);
-        let mut digests = vec![[0_u64; Tier::ALL.len()]; slots];
+        let mut digests = vec![[0_u64; Tier::ALL.len()]; self.targets.len()];
         let mut sums = Vec::new();
         for run in 0..self.writer.runs() {
             let Some(space) = self.writer.space(run) else { continue };
@@ -94,6 +93,9 @@ impl Books {
         };
         let mut spans = Vec::new();
         self.writer.each_holder(core, run, |span| spans.push(span));
+        if self.has_retired() {
+            self.join_retired(&mut spans);
+        }
         let count = (ROWS - rows.len()) / spans.len().max(1);
         let to = blocks.min(from.saturating_add(u32::try_from(count.max(1)).unwrap_or(u32::MAX)));
         place.at = to;

@@ -33,8 +33,8 @@ impl Books {
             held.entry(span.slot).or_default().extend((span.start..span.end).map(|at| Spot { run: *run, at }));
         }
         let (mut memberships, mut copied) = (0, 0);
-        for (target, slot) in self.targets.iter() {
-            let owner = self.targets.get(slot);
+        for (slot, owner) in self.targets.owners() {
+            let target = owner.target;
             assert_eq!(owner.blocks, blocks.remove(&slot).unwrap_or_default(), "blocks per tier of {target}");
             let holds = held.remove(&slot).unwrap_or_default();
             assert_eq!(owner.held, holds.len() as u64, "blocks of {target}");

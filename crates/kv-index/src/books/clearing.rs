@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use kv_blocks::{Namespace, Target, Tier};
 
-use super::{Books, number};
+use super::{Books, number, targets::family};
 use crate::{copies::Copies, lookup::Core};
 
 /// What of a target is forgotten.
@@ -20,18 +20,98 @@ pub(crate) enum Clearing {
     Promises,
 }
 
+/// A retired slot whose blocks are being forgotten.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sweep {
+    slot: u32,
+    /// The run to go on with.
+    next: u32,
+}
+
 /// Runs looked at under one hold of the lock.
 const SLICE: u32 = 1024;
 /// Blocks after which it is given back sooner.
 const SLICE_BLOCKS: u32 = 16 << 10;
 
 impl Books {
+    /// Makes a target hold nothing from now on, by giving it another slot; what the old one holds is forgotten by
+    /// [`Books::sweep`]. Returns `false` if there is no other slot; nothing is changed then.
+    pub(crate) fn retire(&mut self, core: &Core, target: Target) -> bool {
+        let Some(slot) = self.targets.find(target) else { return true };
+        if self.targets.get(slot).held == 0 && self.promises.blocks() == 0 {
+            self.begin(slot, &Clearing::All);
+            return true;
+        }
+        let Some(fresh) = self.targets.replace(slot) else { return false };
+        self.leave_slot(core, slot);
+        let owner = self.targets.get(fresh);
+        if let Some(model) = &owner.model {
+            self.names.join(fresh, family(model));
+        }
+        if !owner.trusted {
+            core.doubt(fresh, true);
+        }
+        core.assign(fresh, target);
+        // The new slot may need more memory than the old one gave back.
+        self.stay_within_budget(core);
+        true
+    }
+
+    /// Forgets a target; what it holds is forgotten by [`Books::sweep`].
+    pub(crate) fn forget(&mut self, core: &Core, target: Target) {
+        if let Some(slot) = self.targets.find(target) {
+            self.targets.retire(slot);
+            self.leave_slot(core, slot);
+        }
+    }
+
+    /// Nobody is credited any more with what a retired slot holds.
+    fn leave_slot(&mut self, core: &Core, slot: u32) {
+        core.unassign(slot);
+        if !std::mem::replace(&mut self.targets.get_mut(slot).trusted, true) {
+            core.doubt(slot, false);
+        }
+        self.begin(slot, &Clearing::All);
+        self.names.leave(slot);
+        self.retired.push_back(Sweep { slot, next: 0 });
+    }
+
+    /// Forgets a slice of what retired slots hold; returns whether there may be more.
+    ///
+    /// Blocks stay in the run that they were made in, and nothing comes to a retired slot: one pass finds all of them.
+    pub(crate) fn sweep(&mut self, core: &Core) -> bool {
+        let Some(Sweep { slot, next }) = self.retired.front().copied() else { return false };
+        match self.clear_slot(core, slot, &Clearing::All, next) {
+            Some(next) => self.retired[0].next = next,
+            None => {
+                self.retired.pop_front();
+                self.targets.free(slot);
+            }
+        }
+        !self.retired.is_empty()
+    }
+
+    pub(super) fn has_retired(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
+    /// The slots whose holdings are a target's to those who follow: its own, and retired ones that are not swept yet.
+    pub(super) fn slots_of(&self, target: Target) -> Vec<u32> {
+        let retired = self.retired.iter().map(|sweep| sweep.slot);
+        let retired = retired.filter(|slot| self.targets.get(*slot).target == target);
+        self.targets.find(target).into_iter().chain(retired).collect()
+    }
+
     /// One step of forgetting, with the run to begin with; returns the one to go on with.
     pub(crate) fn clear(&mut self, core: &Core, target: Target, what: &Clearing, from: u32) -> Option<u32> {
         let slot = self.targets.find(target)?;
         if from == 0 {
             self.begin(slot, what);
         }
+        self.clear_slot(core, slot, what, from)
+    }
+
+    fn clear_slot(&mut self, core: &Core, slot: u32, what: &Clearing, from: u32) -> Option<u32> {
         let space = match what {
             Clearing::Stream(_, namespace) => Some(self.spaces.find(namespace)?),
             _ => None,
@@ -86,20 +166,6 @@ impl Books {
         if matches!(what, Clearing::All | Clearing::Tier(Tier::Device)) {
             // All that is counted goes: one by one it would be looked for in each run.
             self.targets.copies(slot, Copies::doubt);
-        }
-    }
-
-    /// Forgets a target and all that came in since it was cleared.
-    pub(crate) fn forget(&mut self, core: &Core, target: Target) {
-        let mut next = Some(0);
-        while let Some(from) = next {
-            next = self.clear(core, target, &Clearing::All, from);
-        }
-        if let Some(slot) = self.targets.find(target) {
-            self.trust(core, target, true);
-            self.names.leave(slot);
-            self.targets.forget(slot);
-            core.unassign(slot);
         }
     }
 

@@ -14,7 +14,7 @@ use crate::{
 
 /// What a target held of a run before a change.
 pub(super) struct Before {
-    slot: u32,
+    target: Target,
     /// Whether the change is that everything goes.
     clearing: bool,
     run: Run,
@@ -38,8 +38,9 @@ impl Books {
             return None;
         }
         let run = self.run(core, run)?;
-        let tiers = self.tiers(core, run.number, slot, run.hashes.len());
-        Some(Before { slot, clearing: false, run, tiers })
+        let target = self.targets.get(slot).target;
+        let tiers = self.tiers(core, run.number, target, run.hashes.len());
+        Some(Before { target, clearing: false, run, tiers })
     }
 
     /// The same before everything of the slot's goes. It goes through all runs, and in most of them there is nothing to tell.
@@ -54,9 +55,8 @@ impl Books {
 
     /// Tells what a change did to what was noted.
     pub(super) fn after(&mut self, core: &Core, before: Option<Before>) {
-        let Some(Before { slot, clearing, run, tiers }) = before else { return };
-        let now = self.tiers(core, run.number, slot, tiers.len());
-        let target = self.targets.get(slot).target;
+        let Some(Before { target, clearing, run, tiers }) = before else { return };
+        let now = self.tiers(core, run.number, target, tiers.len());
         for tier in Tier::ALL {
             let bit = 1 << number(tier);
             let kind = |at: usize| match (tiers[at] & bit != 0, now[at] & bit != 0) {
@@ -93,8 +93,8 @@ impl Books {
         if self.feed.is_followed() {
             self.writer.each_holder(core, run, |span| slots.push(span.slot));
         }
-        slots.sort_unstable();
-        slots.dedup();
+        slots.sort_unstable_by_key(|slot| self.targets.get(*slot).target);
+        slots.dedup_by_key(|slot| self.targets.get(*slot).target);
         slots.into_iter().filter_map(|slot| self.before(core, run, slot)).collect()
     }
 
@@ -112,10 +112,14 @@ impl Books {
         })
     }
 
-    /// Bits of the tiers in which a slot holds the first `blocks` blocks of a run.
-    fn tiers(&mut self, core: &Core, run: u32, slot: u32, blocks: usize) -> Vec<u8> {
+    /// Bits of the tiers in which a target holds the first `blocks` blocks of a run. What a retired slot of it holds counts
+    /// until it is forgotten: so nobody is told that a block is gone which the target has stored again.
+    fn tiers(&mut self, core: &Core, run: u32, target: Target, blocks: usize) -> Vec<u8> {
         let mut tiers = vec![0; blocks];
-        if self.writer.space(run).is_some() {
+        if self.writer.space(run).is_none() {
+            return tiers;
+        }
+        for slot in self.slots_of(target) {
             self.writer.stretches(core, run, slot, |span| {
                 let (from, to) = (span.start as usize, (span.end as usize).min(blocks));
                 tiers[from.min(to)..to].iter_mut().for_each(|bits| *bits |= 1 << span.tier);

@@ -25,11 +25,12 @@ use std::{collections::VecDeque, sync::Arc};
 use kv_blocks::{Namespace, Target, Tier};
 
 pub(crate) use self::promises::Kind;
-pub use self::{loading::Loaded, promises::Promised, saving::Saved};
 use self::{
+    clearing::Sweep,
     promises::Promises,
     targets::{Targets, family},
 };
+pub use self::{loading::Loaded, promises::Promised, saving::Saved};
 use crate::{
     IndexSettings,
     changes::{Changes, Feed},
@@ -61,6 +62,8 @@ pub(crate) struct Books {
     memberships: u64,
     orphaned: u64,
     shed: u64,
+    /// Slots whose blocks are being forgotten, at most as many as there are slots.
+    retired: VecDeque<Sweep>,
     /// While promises are being pruned: how many blocks are to be left.
     pruning: Option<u64>,
     feed: Arc<Feed>,
@@ -83,6 +86,7 @@ impl Books {
             memberships: 0,
             orphaned: 0,
             shed: 0,
+            retired: VecDeque::new(),
             pruning: None,
             feed: Feed::new(),
             settings,

@@ -14,7 +14,7 @@ use kv_blocks::{SequenceHash, Tier};
 use super::{Books, events::count};
 use crate::{
     lookup::Core,
-    runs::NO_RUN,
+    runs::{NO_RUN, Span},
     snapshot::{self, Holding, Member, NameStretch, Parent, RunRecord, SpaceRecord, TargetRecord},
     spaces::SpaceId,
 };
@@ -97,7 +97,10 @@ impl Books {
         runs.sort_unstable_by_key(|run| Reverse(*run));
         for (depth, run) in &runs {
             let Chosen { mut blocks, touched, .. } = known[*run as usize];
-            self.writer.each_holder(core, *run, |span| blocks = blocks.max(span.end));
+            let targets = &self.targets;
+            let kept = |span: &Span| !targets.get(span.slot).retired;
+            self.writer
+                .each_holder(core, *run, |span| blocks = if kept(&span) { blocks.max(span.end) } else { blocks });
             if blocks == 0 {
                 continue;
             }
@@ -136,7 +139,11 @@ impl Books {
         let head = core.heads.get(&core.body, run);
         let hashes: Vec<_> = self.writer.hashes_of(core, run).take(blocks as usize).map(SequenceHash).collect();
         let mut holders = Vec::new();
+        let targets = &self.targets;
         self.writer.each_holder(core, run, |span| {
+            if targets.get(span.slot).retired {
+                return;
+            }
             holders.push(Holding {
                 slot: span.slot,
                 tier: Tier::ALL[span.tier as usize],

@@ -84,8 +84,27 @@ impl Books {
             self.writer.each_holder(core, run, |span| spans.push(span));
         }
         spans.retain(|span| wanted(self.targets.get(span.slot).target));
+        if self.has_retired() {
+            self.join_retired(&mut spans);
+        }
         spans.sort_unstable_by_key(|span| (span.start, span.tier, span.slot));
         spans
+    }
+
+    /// Adds what retired slots of a target hold to what it holds itself, as those who follow know it.
+    pub(super) fn join_retired(&self, spans: &mut Vec<Span>) {
+        for span in spans.iter_mut() {
+            let slots = self.slots_of(self.targets.get(span.slot).target);
+            span.slot = slots.first().copied().unwrap_or(span.slot);
+        }
+        spans.sort_unstable_by_key(|span| (span.slot, span.tier, span.start));
+        spans.dedup_by(|next, span| {
+            let joined = (next.slot, next.tier) == (span.slot, span.tier) && next.start <= span.end;
+            if joined {
+                span.end = span.end.max(next.end);
+            }
+            joined
+        });
     }
 
     /// The blocks right before a stretch that nobody wanted holds, first one first: `gap` of its own run, and, if that begins

@@ -16,11 +16,28 @@ pub(crate) struct Owner {
     pub(crate) trusted: bool,
     /// Whether something it announced is lost for good, since it was cleared last.
     pub(crate) torn: bool,
+    /// Another slot, or none, is the target's by now. What this one holds is credited to nobody and is being forgotten.
+    pub(crate) retired: bool,
     /// Confirmed blocks in each tier.
     pub(crate) blocks: [u64; Tier::ALL.len()],
     /// Confirmed blocks in any tier.
     pub(crate) held: u64,
     pub(crate) copies: Copies,
+}
+
+impl Owner {
+    fn new(target: Target) -> Self {
+        Self {
+            target,
+            model: None,
+            trusted: true,
+            torn: false,
+            retired: false,
+            blocks: [0; Tier::ALL.len()],
+            held: 0,
+            copies: Copies::default(),
+        }
+    }
 }
 
 /// All targets.
@@ -46,6 +63,11 @@ impl Targets {
         if let Some(slot) = self.find(target) {
             return Some(slot);
         }
+        self.add(Owner::new(target))
+    }
+
+    /// A slot for an owner, which is the one of its target from now on; `None` if there are no more.
+    fn add(&mut self, owner: Owner) -> Option<u32> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None if self.slots.len() < MAX_SLOTS as usize => {
@@ -54,20 +76,39 @@ impl Targets {
             }
             None => return None,
         };
-        let copies = Copies::default();
-        self.slots[slot as usize] =
-            Some(Owner { target, model: None, trusted: true, torn: false, blocks: [0; 4], held: 0, copies });
-        self.by_target.insert(target, slot);
+        self.by_target.insert(owner.target, slot);
+        self.slots[slot as usize] = Some(owner);
         Some(slot)
     }
 
-    /// The target must hold nothing and be expected to hold nothing.
-    pub(crate) fn forget(&mut self, slot: u32) {
+    /// Retires a slot and gives its target an empty one of the same model and trust; `None` if there are no more, and
+    /// nothing is changed.
+    pub(crate) fn replace(&mut self, slot: u32) -> Option<u32> {
+        let Owner { target, ref model, trusted, .. } = *self.get(slot);
+        let fresh = self.add(Owner { model: model.clone(), trusted, ..Owner::new(target) })?;
+        self.get_mut(slot).retired = true;
+        Some(fresh)
+    }
+
+    /// Retires the slot of a target that goes.
+    pub(crate) fn retire(&mut self, slot: u32) {
+        let owner = self.get_mut(slot);
+        owner.retired = true;
+        let target = owner.target;
+        self.by_target.remove(&target);
+    }
+
+    /// Frees a retired slot, which must hold nothing and be expected to hold nothing.
+    pub(crate) fn free(&mut self, slot: u32) {
         if let Some(owner) = self.slots[slot as usize].take() {
-            self.by_target.remove(&owner.target);
             self.copied -= owner.copies.len();
             self.free.push(slot);
         }
+    }
+
+    /// Slots in use or free.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
     }
 
     pub(crate) fn get(&self, slot: u32) -> &Owner {
@@ -102,6 +143,12 @@ impl Targets {
     /// All targets with their slots, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Target, u32)> {
         self.by_target.iter().map(|(target, slot)| (*target, *slot))
+    }
+
+    /// Every slot with its owner, retired ones too.
+    #[cfg(test)]
+    pub(crate) fn owners(&self) -> impl Iterator<Item = (u32, &Owner)> {
+        (0..).zip(&self.slots).filter_map(|(slot, owner)| Some((slot, owner.as_ref()?)))
     }
 
     /// The targets of a worker.

@@ -125,18 +125,25 @@ impl World {
             89..91 => {
                 self.index.apply(of, &IndexUpdate::Cleared);
             }
-            91 => self.index.clear(of),
+            91 if drawn.below(2) == 0 => self.index.clear(of),
+            91 => self.index.retire(of),
             92..94 => self.index.clear_stream(of, &namespace, drawn.tier()),
             94 => {
-                self.index.remove_worker(of.worker);
+                if drawn.below(2) == 0 {
+                    self.index.remove_worker(of.worker);
+                } else {
+                    self.index.retire_worker(of.worker);
+                }
                 (0..TARGETS).for_each(|number| self.index.register(target(number), Arc::from("m")));
             }
             95 => self.index.hole(of),
             96 => self.index.trust(of, drawn.below(2) == 0),
             _ => {
                 self.now = self.now + Duration::from_secs(drawn.below(8));
-                if drawn.below(2) == 0 {
-                    self.index.expire(self.now);
+                match drawn.below(4) {
+                    0 | 1 => self.index.expire(self.now),
+                    2 => drop(self.index.sweep()),
+                    _ => {}
                 }
             }
         }

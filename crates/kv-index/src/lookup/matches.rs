@@ -2,7 +2,8 @@
 
 use crate::runs::each_bit;
 
-/// Small number of a registered target inside one index; given out in order of registration, starting with 0.
+/// Small number of a registered target inside one index; given out in order of registration, starting with 0. A target that
+/// is cleared gets another one, and the one before is nobody's ([`crate::KvIndex::target`]) until it is given out again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(pub u32);
 

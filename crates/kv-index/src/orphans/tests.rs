@@ -101,7 +101,7 @@ fn clearing_a_stream_takes_what_is_or_may_be_of_its_namespace_and_tier() {
 }
 
 #[test]
-#[contract("V9", "DY18")]
+#[contract("V9", "DY18", "F57")]
 fn blocks_wait_for_the_name_of_their_parent_and_come_back_once() {
     let mut orphans = Orphans::new(PLENTY);
     assert!(orphans.is_empty());

@@ -14,7 +14,7 @@ use kv_blocks::{BlockSize, DpRank, Identity, Moment, Namespace, SequenceHash, Ta
 use shuttle::thread;
 
 use super::dice::Dice;
-use crate::{IndexSettings, KvIndex, Matches};
+use crate::{IndexSettings, KvIndex, Matches, atomic::Ordering};
 
 const TARGETS: usize = 7;
 /// The prompts: they part after 5 and after 10 blocks.
@@ -96,10 +96,21 @@ impl World {
                 credited[overlap.target.worker.0 as usize] = overlap.blocks.total();
             }
         } else {
-            self.index.lookup_into(self.index.space(&self.namespace), chain, Moment::START, matches);
-            for (slot, blocks) in matches.iter() {
-                assert_eq!(credited[slot.0 as usize], 0, "every slot once");
-                credited[slot.0 as usize] = blocks;
+            let assignments = || self.index.with(|_, core| core.assignments.load(Ordering::Acquire));
+            // A target that is cleared gets another slot: an answer that it came in between of is no answer.
+            loop {
+                let before = assignments();
+                credited = [0; TARGETS];
+                self.index.lookup_into(self.index.space(&self.namespace), chain, Moment::START, matches);
+                for (slot, blocks) in matches.iter() {
+                    let Some(target) = self.index.target(slot) else { continue };
+                    let number = target.worker.0 as usize;
+                    assert!(credited[number] == 0 || assignments() != before, "every target once");
+                    credited[number] = blocks;
+                }
+                if assignments() == before {
+                    break;
+                }
             }
         }
         let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
@@ -172,7 +183,12 @@ impl Stream<'_> {
         let mut blocks: Vec<u8> =
             prompt.iter().rev().copied().filter(|block| self.tiers[tier] >> block & 1 == 1).collect();
         match dice.below(8) {
-            0 => return self.to([0, 0], |index| index.clear(target(number))),
+            0 => {
+                let retire = dice.chance(50);
+                return self.to([0, 0], |index| {
+                    if retire { index.retire(target(number)) } else { index.clear(target(number)) }
+                });
+            }
             1 => blocks.retain(|_| dice.chance(50)),
             2 => {}
             _ => blocks.truncate(dice.within(0, blocks.len())),

@@ -15,8 +15,8 @@ use std::{
     },
 };
 
-use kv_blocks::{Moment, Tier};
-use kv_index::{KvIndex, Matches};
+use kv_blocks::{Moment, Target, Tier};
+use kv_index::{KvIndex, Matches, Slot};
 
 use super::{
     dice::Dice,
@@ -98,6 +98,11 @@ impl Shared {
         runs
     }
 
+    /// Whose each slot is: a cleared target's two for as long as its blocks are being forgotten.
+    fn owners(&self) -> [Option<Target>; 2 * TARGETS] {
+        std::array::from_fn(|slot| self.index.target(Slot(u32::try_from(slot).expect("a few"))))
+    }
+
     /// One lookup, and its bounds. Returns the number of targets credited, and `None` if the phase changed.
     fn look(&self, space: SpaceNo, prompt: &[NodeNo], matches: &mut Matches) -> Result<Option<u64>, String> {
         let chain = self.world.hashes(prompt);
@@ -107,16 +112,19 @@ impl Shared {
         };
         let [first, last] = bits(self.direction(phase, prompt));
         let before = self.runs(first, space, prompt);
+        let owners = self.owners();
         self.index.lookup_into(self.index.space(self.world.namespace(space)), &chain, Moment::START, matches);
         let after = self.runs(last, space, prompt);
-        if self.phase.load(SeqCst) != phase {
+        // A target that is cleared gets another slot: then nobody can say whose the answer's slots were.
+        if self.phase.load(SeqCst) != phase || self.owners() != owners {
             return Ok(None);
         }
         let mut runs = [0; TARGETS];
         let mut credited = 0;
         for (slot, run) in matches.iter() {
-            // Targets are registered in the order of their numbers.
-            *runs.get_mut(slot.0 as usize).ok_or_else(|| format!("{slot:?} was credited, and is nobody's"))? = run;
+            let Some(Some(owner)) = owners.get(slot.0 as usize) else { continue };
+            let number = self.world.targets().find(|target| target.target() == *owner);
+            runs[number.ok_or_else(|| format!("{owner:?} was credited, and is no target"))?.0] = run;
             credited += 1;
         }
         for target in self.world.targets() {

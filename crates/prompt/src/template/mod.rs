@@ -3,10 +3,15 @@
 //! Templates are written for one template engine in one language. Differences to it that real templates meet are evened
 //! out here and in [`python`]; whatever else fails is an error for the caller, not a wrong text.
 //!
-//! **Invariant**: a render ends within its fuel, its depth and its output limit, and reads nothing but its variables.
+//! **Invariant**: a render ends within its fuel, its depth, its budget of bytes and its output limit, and reads nothing but
+//! its variables. Compiling a template computes nothing of it.
 
 mod content_format;
+mod library;
+mod meter;
+mod operators;
 mod python;
+mod rewrite;
 
 pub(crate) use content_format::ContentFormat;
 
@@ -23,13 +28,20 @@ use minijinja::{
 };
 use serde_json::Map;
 
-use crate::PromptError;
+use crate::{PromptError, cancel};
 
 /// Templates of today have up to 20 KB.
 const MAX_TEMPLATE_BYTES: usize = 64 << 10;
 
 /// Steps of one render; a message takes some tens.
 const FUEL: u64 = 1_000_000;
+
+/// Bytes that a render may read, copy and make, and more of them for each byte that came in; see [`meter`]. Templates look
+/// at each content some tens of times.
+const BUDGET_SLACK: usize = 32 << 20;
+const BUDGET_FACTOR: usize = 128;
+/// And no more than this: chats of more than 4 MiB get less for each byte.
+const MAX_BUDGET: usize = 512 << 20;
 
 /// Nested calls of macros and loops. Real templates need a handful.
 const RECURSION: usize = 64;
@@ -86,14 +98,19 @@ impl ChatTemplate {
         if source.len() > MAX_TEMPLATE_BYTES {
             return Err(format!("it has {} bytes, expected at most {MAX_TEMPLATE_BYTES}", source.len()));
         }
-        let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        environment.set_syntax(syntax.map_err(|error| error.to_string())?);
+        let syntax = syntax.map_err(|error| error.to_string())?;
+        let metered = rewrite::rewrite(&content_format::plain_blocks(source), &syntax)
+            .map_err(|error| format!("it does not compile: {error}"))?;
+        // Without what the template engine brings along: only what is metered is there.
+        let mut environment = Environment::empty();
+        environment.set_debug(false);
         environment.set_fuel(Some(FUEL));
         environment.set_recursion_limit(RECURSION);
+        library::add(&mut environment);
+        operators::add_operators(&mut environment);
         python::teach(&mut environment);
-        let compiled = content_format::plain_blocks(source);
-        environment.add_template_owned(NAME, compiled).map_err(|error| format!("it does not compile: {error}"))?;
+        environment.add_template_owned(NAME, metered).map_err(|error| format!("it does not compile: {error}"))?;
         Ok(Self {
             environment,
             special_tokens: special_tokens.to_vec(),
@@ -126,11 +143,13 @@ impl ChatTemplate {
         let sent = variables.into_iter().map(|(name, value)| (name, Value::from(Serde(value))));
         let all: BTreeMap<String, Value> = own.chain(sent).collect();
         let mut output = Capped { bytes: Vec::new(), room: OUTPUT_FACTOR * (size + self.bytes) + OUTPUT_SLACK };
+        let budget = BUDGET_SLACK.saturating_add(size.saturating_mul(BUDGET_FACTOR)).min(MAX_BUDGET);
         let rendered = catch_unwind(AssertUnwindSafe(|| {
             let template = self.environment.get_template(NAME)?;
-            template.render_captured_to(Value::from_pairs(all), &mut output).map(drop)
+            meter::with_budget(budget, || template.render_captured_to(Value::from_pairs(all), &mut output).map(drop))
         }));
         match rendered {
+            _ if cancel::is_cancelled() => Err(PromptError::Cancelled),
             Ok(Ok(())) => String::from_utf8(output.bytes)
                 .map_err(|error| PromptError::Unsupported { what: format!("a text that is not utf-8 ({error})") }),
             Ok(Err(error)) => Err(verdict(&error)),

@@ -10,15 +10,12 @@ use minijinja::{
     Environment, Error, ErrorKind, Output, State,
     value::{Kwargs, Value, ValueKind},
 };
-use minijinja_contrib::pycompat::unknown_method_callback;
 use time::OffsetDateTime;
 
-/// Containers may be nested this deep; JSON that came in is shallower.
-const MAX_DEPTH: usize = 160;
+use super::meter::{MAX_DEPTH, charge, charge_text};
 
 /// Teaches an environment what it lacks.
 pub(super) fn teach(environment: &mut Environment<'_>) {
-    environment.set_unknown_method_callback(unknown_method_callback);
     environment.add_filter("tojson", tojson);
     environment.add_function("raise_exception", raise_exception);
     // Strings and dictionaries have a length and can be indexed, which is what the test means there.
@@ -35,6 +32,8 @@ pub(super) fn teach(environment: &mut Environment<'_>) {
 /// UTC, as servers do.
 pub(super) fn strftime_now(now_unix_s: i64) -> Value {
     Value::from_function(move |format: String| {
+        // A directive of two letters becomes a date.
+        charge(format.len().saturating_mul(8))?;
         let now = OffsetDateTime::from_unix_timestamp(now_unix_s)
             .map_err(|_| Error::new(ErrorKind::InvalidOperation, "the time is out of range"))?;
         strftime(now, &format).map_err(|directive| {
@@ -56,6 +55,7 @@ impl fmt::Display for Raised {
 impl std::error::Error for Raised {}
 
 fn raise_exception(message: &Value) -> Result<Value, Error> {
+    charge_text(message)?;
     let raised = Raised(message.to_string());
     Err(Error::new(ErrorKind::InvalidOperation, "raised by the template").with_source(raised))
 }
@@ -80,6 +80,7 @@ fn tojson(value: &Value, options: Kwargs) -> Result<Value, Error> {
         Some([comma, colon]) => (comma.as_str(), colon.as_str()),
         Some(_) => return Err(Error::new(ErrorKind::InvalidOperation, "separators are a pair")),
     };
+    charge_text(value)?;
     let mut json = Json { text: String::new(), indent, ascii, sorted, comma, colon };
     json.write(value, 0)?;
     Ok(Value::from_safe_string(json.text))
@@ -145,6 +146,8 @@ impl Json<'_> {
                 self.text.push_str(self.comma);
             }
             self.line(depth + 1);
+            // What is put around an item; its own text was charged by its length, and grows little.
+            charge(self.comma.len() + self.colon.len() + self.indent.map_or(0, |indent| indent.min(16) * (depth + 1)))?;
             each(self, item)?;
         }
         if !items.is_empty() {
@@ -217,6 +220,7 @@ fn python_float(float: f64) -> String {
 
 /// Prints a value into the text as Python's `str` does. The engine's own printer is right for all but these kinds.
 fn print(output: &mut Output<'_>, state: &mut State<'_, '_>, value: &Value) -> Result<(), Error> {
+    charge_text(value)?;
     match value.kind() {
         ValueKind::Seq | ValueKind::Map => {
             let mut text = String::new();
@@ -334,7 +338,8 @@ mod tests {
     fn render(template: &str, variables: serde_json::Value) -> String {
         let mut environment = Environment::new();
         teach(&mut environment);
-        environment.render_str(template, minijinja::value::Serde(variables)).unwrap()
+        let render = || environment.render_str(template, minijinja::value::Serde(variables)).unwrap();
+        crate::template::meter::with_budget(1 << 20, render)
     }
 
     #[test]

@@ -7,8 +7,10 @@
 //! settings are off; the engine applies its limits elsewhere.
 
 mod cut_points;
+mod limits;
 mod probes;
 mod segment_cache;
+mod steps;
 
 use std::{
     fmt,
@@ -20,7 +22,7 @@ use serde_json::Value;
 
 pub use self::probes::prose as sample_text;
 use self::{cut_points::CutPoints, segment_cache::SegmentCache};
-use crate::{LoadError, PromptError};
+use crate::{LoadError, PromptError, cancel};
 
 pub(crate) struct Tokenizer {
     referee: tokenizers::Tokenizer,
@@ -53,6 +55,7 @@ pub(crate) struct Encoded {
 
 impl Tokenizer {
     pub(crate) fn load(json: &[u8]) -> Result<Self, LoadError> {
+        limits::check(json).map_err(|reason| LoadError::Tokenizer { reason })?;
         let referee = guarded(|| {
             let mut tokenizer = tokenizers::Tokenizer::from_bytes(json)?;
             tokenizer.with_truncation(None)?;
@@ -68,7 +71,7 @@ impl Tokenizer {
         tokenizer.engage_fast(described, &added);
         tokenizer.turns =
             cuts.filter(|cuts| tokenizer.cuts_are_exact(cuts)).map(|cuts| (cuts, SegmentCache::default()));
-        Ok(tokenizer)
+        if cancel::is_cancelled() { Err(LoadError::Cancelled) } else { Ok(tokenizer) }
     }
 
     /// Puts the fast library to work if it says the referee's ids on every probe.
@@ -171,6 +174,9 @@ impl Tokenizer {
     }
 
     fn encode_whole(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, PromptError> {
+        if cancel::is_cancelled() {
+            return Err(PromptError::Cancelled);
+        }
         match self.fast().and_then(|fast| fast.encode(text, add_special_tokens)) {
             Some(ids) => Ok(ids),
             None => self.encode_by_referee(text, add_special_tokens),
@@ -178,6 +184,9 @@ impl Tokenizer {
     }
 
     fn encode_by_referee(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, PromptError> {
+        if cancel::is_cancelled() {
+            return Err(PromptError::Cancelled);
+        }
         // Without offsets: nobody reads them.
         guarded(|| Ok(self.referee.encode_fast(text, add_special_tokens)?.get_ids().to_vec()))
             .map_err(PromptError::Tokenizer)

@@ -12,6 +12,7 @@ use net::Clock;
 use parking_lot::Mutex;
 use prefix_view::MemoryPrefixIndex;
 use redis::{Pipeline, Value};
+use supervision::Task;
 use tokio::{sync::mpsc, task::yield_now};
 
 use super::{
@@ -52,7 +53,14 @@ pub(super) struct Writer {
 }
 
 impl Writer {
+    /// Writes until it is told to end. After a panic it brings Redis to what memory holds: that makes up for operations that
+    /// were taken and not written.
     pub(super) async fn run(self, mut queue: mpsc::Receiver<Op>) {
+        let mut task = Task::new("prefix_writer");
+        while task.attempt(Box::pin(self.write_all(&mut queue))).await.is_none() {}
+    }
+
+    async fn write_all(&self, queue: &mut mpsc::Receiver<Op>) {
         // The time of the server in which it last had everything that memory holds.
         let mut whole = None;
         let mut batch = Vec::with_capacity(BATCH);

@@ -6,7 +6,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
@@ -14,27 +14,16 @@ use std::{
 
 use net::Clock;
 use tempfile::TempDir;
+use test_programs::ReservedPort;
 
 /// Longer than anything here takes; only a broken test waits it out.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Says so if there is no `redis-server` in the PATH.
-pub fn redis_is_missing() -> bool {
-    let found = Command::new("redis-server").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    let missing = !found.is_ok_and(|status| status.success());
-    if missing {
-        eprintln!(
-            "SKIPPED: there is no redis-server in the PATH, nothing was checked with Redis; install redis-server"
-        );
-    }
-    missing
-}
 
 /// Killed, as by `kill -9`, when dropped. It writes nothing to disk, so one that is started again is empty.
 pub struct RedisServer {
     child: Child,
     flags: Vec<String>,
-    port: u16,
+    port: ReservedPort,
     folder: TempDir,
 }
 
@@ -46,24 +35,18 @@ impl RedisServer {
     pub fn start_with(flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        // Somebody else may take the port in between.
-        for _ in 0..10 {
-            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-            let mut child = spawn(folder.path(), &flags, port);
-            if is_ready(&mut child, port) {
-                return Self { child, flags, port, folder };
-            }
-        }
-        panic!(
-            "redis-server never became ready: {}",
-            fs::read_to_string(folder.path().join("log")).unwrap_or_default()
-        );
+        let port = ReservedPort::new();
+        let child = spawn(folder.path(), &flags, port.number());
+        let mut server = Self { child, flags, port, folder };
+        server.until_it_serves(1);
+        server
     }
 
     /// The same port again, after [`RedisServer::kill`].
     pub fn start_again(&mut self) {
-        self.child = spawn(self.folder.path(), &self.flags, self.port);
-        assert!(is_ready(&mut self.child, self.port), "redis-server did not come back");
+        let before = self.starts();
+        self.child = spawn(self.folder.path(), &self.flags, self.port.number());
+        self.until_it_serves(before + 1);
     }
 
     pub fn kill(&mut self) {
@@ -81,16 +64,43 @@ impl RedisServer {
     }
 
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        format!("redis://{}", self.port.address())
     }
 
     /// What it answers to one command, every text of it in order; nothing is `(nil)`.
     pub fn ask(&self, words: &[&str]) -> Vec<String> {
-        RawRedis::connect(self.port).ask(words)
+        RawRedis::connect(self.port.number()).ask(words)
+    }
+
+    /// How often it was sent a command (in lower case) since it started.
+    pub fn calls(&self, command: &str) -> u64 {
+        let name = format!("cmdstat_{command}:calls=");
+        let statistics = self.ask(&["INFO", "commandstats"]).remove(0);
+        let calls = statistics.lines().find_map(|line| line.strip_prefix(&name)?.split(',').next()?.parse().ok());
+        calls.unwrap_or(0)
     }
 
     pub fn client(&self) -> RawRedis {
-        RawRedis::connect(self.port)
+        RawRedis::connect(self.port.number())
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// How often it has begun to serve. A connection would say less: its log cannot be another server's.
+    fn starts(&self) -> usize {
+        self.log().matches("Ready to accept connections").count()
+    }
+
+    fn until_it_serves(&mut self, starts: usize) {
+        let start = Clock::system().now();
+        while self.starts() < starts {
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none(), "redis-server ended with {ended:?}: {}", self.log());
+            assert!(Clock::system().now().since(start) < PATIENCE, "redis-server is not ready: {}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     fn signal(&self, name: &str) {
@@ -119,23 +129,6 @@ fn spawn(folder: &Path, flags: &[String], port: u16) -> Child {
         .stderr(Stdio::null())
         .spawn()
         .unwrap()
-}
-
-/// False: it has ended.
-fn is_ready(child: &mut Child, port: u16) -> bool {
-    let start = Clock::system().now();
-    while Clock::system().now().since(start) < PATIENCE {
-        if child.try_wait().unwrap().is_some() {
-            return false;
-        }
-        if TcpStream::connect(("127.0.0.1", port)).is_ok() {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let _ = child.kill();
-    let _ = child.wait();
-    false
 }
 
 /// One connection.

@@ -10,9 +10,7 @@ use prefix_view::{EventKind::Created, Offloading, PrefixIndex};
 use redis_store::FaultKind;
 
 use crate::{
-    BOTH_TIERS, holders, hot,
-    redis_server::{RedisServer, redis_is_missing},
-    router, say, until, until_holders, until_shared, warm,
+    BOTH_TIERS, holders, hot, redis_server::RedisServer, router, say, until, until_holders, until_shared, warm,
 };
 
 const KEY: &str = "cr:kvidx:0000000000000001";
@@ -20,9 +18,7 @@ const KEY: &str = "cr:kvidx:0000000000000001";
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK65")]
 async fn only_configured_backends_with_a_possible_number_of_tokens_count() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let long = "x".repeat(10_000);
     for (score, name) in [
@@ -47,9 +43,7 @@ async fn only_configured_backends_with_a_possible_number_of_tokens_count() {
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK65")]
 async fn of_a_huge_set_only_the_best_are_read() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let mut client = server.client();
     for number in 0..5_000 {
@@ -71,9 +65,7 @@ async fn of_a_huge_set_only_the_best_are_read() {
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK65")]
 async fn keys_of_another_type_cost_themselves_only() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let server = RedisServer::start();
     server.ask(&["SET", KEY, "text"]);
     server.ask(&["SET", "cr:kvidx:0000000000000003:tier", "text"]);
@@ -92,9 +84,7 @@ async fn keys_of_another_type_cost_themselves_only() {
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK65")]
 async fn a_server_that_may_not_be_written_to_is_still_read() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let server = RedisServer::start();
     server.ask(&["ZADD", KEY, "64", "w2"]);
     server.ask(&["CONFIG", "SET", "maxmemory", "1"]);

@@ -9,9 +9,8 @@ use prefix_view::{
 };
 
 use crate::{
-    BOTH_TIERS, holders, hot,
-    redis_server::{RedisServer, redis_is_missing},
-    router, router_with, say, until, until_holders, until_shared, warm,
+    BOTH_TIERS, holders, hot, redis_server::RedisServer, router, router_with, say, until, until_holders, until_shared,
+    warm,
 };
 
 const KEY: &str = "cr:kvidx:00000000000000ff";
@@ -33,9 +32,7 @@ fn ttl(server: &RedisServer, key: &str) -> i64 {
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK52", "CK50")]
 async fn a_prefix_is_a_sorted_set_of_plain_names_by_tokens_that_expires() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let router = router_with(&server.url(), ViewSettings { entry_ttl: Duration::from_secs(900), ..Default::default() });
     say(&router, "w1", Created, 0xff, 64);
@@ -59,9 +56,7 @@ async fn a_prefix_is_a_sorted_set_of_plain_names_by_tokens_that_expires() {
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK52")]
 async fn score_tier_and_times_to_live_are_written_in_one_transaction() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let router = router(&server.url(), BOTH_TIERS);
     until_shared(&router).await;
@@ -100,9 +95,7 @@ async fn score_tier_and_times_to_live_are_written_in_one_transaction() {
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK52", "CK55", "CK56", "CK61")]
 async fn with_offloading_the_tier_stands_in_a_key_beside_and_decides_between_equals() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let router = router(&server.url(), BOTH_TIERS);
     until_shared(&router).await;
@@ -129,9 +122,7 @@ async fn with_offloading_the_tier_stands_in_a_key_beside_and_decides_between_equ
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK54", "CK56")]
 async fn without_a_second_tier_or_where_evicted_is_gone_an_eviction_removes() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let gone = Offloading::On { treat_eviction_as_offload: false };
     for (offloading, kind) in [(Offloading::Off, Evicted), (Offloading::Off, Offloaded), (gone, Evicted)] {
         let server = RedisServer::start();
@@ -146,9 +137,7 @@ async fn without_a_second_tier_or_where_evicted_is_gone_an_eviction_removes() {
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK45")]
 async fn an_event_without_a_count_leaves_the_one_that_redis_knows() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let server = RedisServer::start();
     // Known from before this router was.
     server.ask(&["ZADD", KEY, "4000", "w1"]);
@@ -166,9 +155,7 @@ async fn an_event_without_a_count_leaves_the_one_that_redis_knows() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn forgetting_a_backend_and_clearing_reach_redis_and_nothing_but_the_view() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let router = router(&server.url(), BOTH_TIERS);
     until_shared(&router).await;

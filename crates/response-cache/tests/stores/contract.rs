@@ -3,12 +3,7 @@
 use contract_id::contract;
 use response_cache::Lookup;
 
-use crate::{
-    Started, entry, key,
-    redis_server::{RedisServer, redis_is_missing},
-    s3_server::S3Server,
-    settings, start, until,
-};
+use crate::{Started, entry, key, redis_server::RedisServer, s3_server::S3Server, settings, start, until};
 
 /// So that a machine that has much to do does not look like a slow store.
 const UNHURRIED: &str = "lookup_budget: 20s";
@@ -71,9 +66,7 @@ async fn memory_keeps_its_promises() {
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK31", "CK34", "CH21", "S48", "CK25", "F47")]
 async fn redis_keeps_its_promises_with_memory_to_stand_in_and_without() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     for fallback in ["true", "false"] {
         let server = RedisServer::start();
         let keys = format!(
@@ -90,9 +83,7 @@ async fn redis_keeps_its_promises_with_memory_to_stand_in_and_without() {
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK31", "CK35", "CK36", "F41")]
 async fn what_stands_in_for_redis_keeps_the_same_promises_but_that_of_a_clear() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let mut server = RedisServer::start();
     server.kill();
     let keys = format!("{UNHURRIED}, backend: redis, redis: {{url: \"{}\"}}", server.url());
@@ -130,9 +121,7 @@ async fn an_object_store_keeps_its_promises_alone_and_behind_memory() {
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK31", "CH23", "CH24", "S48")]
 async fn an_object_store_keeps_its_promises_behind_redis() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let (redis, s3) = (RedisServer::start(), S3Server::start());
     let keys = format!(
         "{UNHURRIED}, backend: tiered, l1: {{type: redis}}, redis: {{url: \"{}\", command_timeout_ms: 20000}}, l2: {{{}}}",

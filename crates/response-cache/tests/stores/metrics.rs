@@ -2,10 +2,7 @@
 
 use contract_id::contract;
 
-use crate::{
-    redis_server::{RedisServer, redis_is_missing},
-    start, try_start,
-};
+use crate::{redis_server::RedisServer, start, try_start};
 
 /// All that dashboards ask for, besides the histograms.
 const NAMES: [&str; 38] = [
@@ -64,9 +61,7 @@ async fn every_family_stands_at_0_where_the_cache_is_off_and_where_it_is_in_memo
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK69")]
 async fn with_redis_the_same_families_are_there_once() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let cache = start(&format!("backend: redis, redis: {{url: \"{}\"}}", server.url()));
     for name in NAMES.into_iter().chain(["continuum_cache_backend_type{backend=\"memory\"}"]) {

@@ -6,11 +6,7 @@ use prefix_view::{EventKind, Offloading, PrefixEvent, PrefixHash, PrefixIndex, V
 use redis_store::{RedisPrefixIndex, SharedView};
 use response_cache::Lookup;
 
-use crate::{
-    Started, key,
-    redis_server::{RedisServer, redis_is_missing},
-    start, until,
-};
+use crate::{Started, key, redis_server::RedisServer, start, until};
 
 /// A cache of one router; `more` keys of its section.
 async fn router(server: &RedisServer, more: &str) -> Started {
@@ -29,9 +25,7 @@ fn name(number: u8) -> String {
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK34", "CK30", "CH14", "CK33")]
 async fn a_reply_is_a_text_under_prefix_and_hex_that_ends_by_itself() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let cache = router(&server, "capacity: 1, ttl: 90s").await;
     for number in 1..=3 {
@@ -53,9 +47,7 @@ async fn a_reply_is_a_text_under_prefix_and_hex_that_ends_by_itself() {
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK31", "CK33")]
 async fn routers_with_one_server_and_one_key_find_each_others_replies() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let one = router(&server, "mac_key: fleet").await;
     let other = router(&server, "mac_key: fleet").await;
@@ -71,9 +63,7 @@ async fn routers_with_one_server_and_one_key_find_each_others_replies() {
 #[tokio::test(flavor = "multi_thread")]
 #[contract("S46", "F46")]
 async fn a_reply_that_somebody_altered_moved_or_made_up_is_not_used_and_goes() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let cache = router(&server, "mac_key: fleet").await;
     cache.kept(key(1), b"the right answer").await;
@@ -110,9 +100,7 @@ async fn a_reply_that_somebody_altered_moved_or_made_up_is_not_used_and_goes() {
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CH21", "S48", "CK33")]
 async fn a_clear_leaves_everything_that_is_not_a_reply_of_this_prefix() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let cache = router(&server, "").await;
     let others = ["cr:kvidx:0000000000000001", "cr:resp", "cr:resp:", "cr:resp:notes", "another", "cr:respond:x"];
@@ -133,9 +121,7 @@ async fn a_clear_leaves_everything_that_is_not_a_reply_of_this_prefix() {
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK39", "CK33")]
 async fn replies_and_the_view_of_prefixes_share_one_pool_and_neither_starves_the_other() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let cache = router(&server, "").await;
     let pool = cache.pool.clone().unwrap();

@@ -17,6 +17,7 @@ use hyper::{Method, Request, Response, StatusCode, body::Incoming, service::serv
 use hyper_util::rt::TokioIo;
 use s3s::service::{S3Service, S3ServiceBuilder};
 use tempfile::TempDir;
+use test_programs::ReservedPort;
 use tokio::sync::{RwLock, watch};
 
 /// The bucket that is there.
@@ -26,7 +27,7 @@ const SILENCE: u16 = 1;
 
 /// Stopped when dropped. Its objects stay until then, also while it is stopped.
 pub(crate) struct S3Server {
-    port: u16,
+    port: ReservedPort,
     folder: TempDir,
     keys: Option<(&'static str, &'static str)>,
     answers: Arc<Answers>,
@@ -53,8 +54,8 @@ impl S3Server {
     pub(crate) fn start_with(keys: Option<(&'static str, &'static str)>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join(BUCKET)).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
+        let port = ReservedPort::new();
+        let listener = TcpListener::bind(port.address()).unwrap();
         let mut server = Self { port, folder, keys, answers: Arc::default(), running: None };
         server.run(listener);
         server
@@ -69,17 +70,17 @@ impl S3Server {
 
     /// The same port again, after [`Self::stop`].
     pub(crate) fn start_again(&mut self) {
-        let listener = TcpListener::bind(("127.0.0.1", self.port)).unwrap();
+        let listener = TcpListener::bind(self.port.address()).unwrap();
         self.run(listener);
     }
 
     pub(crate) fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     /// The section `l2` of a cache that lies here.
     pub(crate) fn l2(&self) -> String {
-        self.l2_at(self.port)
+        self.l2_at(self.port())
     }
 
     /// The same behind something at another port.

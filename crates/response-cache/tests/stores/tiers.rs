@@ -3,12 +3,7 @@
 use contract_id::contract;
 use response_cache::Lookup;
 
-use crate::{
-    Started, entry, key,
-    redis_server::{RedisServer, redis_is_missing},
-    s3_server::S3Server,
-    settings, start, until,
-};
+use crate::{Started, entry, key, redis_server::RedisServer, s3_server::S3Server, settings, start, until};
 
 const PROMOTED: &str = "continuum_cache_promotions_total";
 const DEMOTED: &str = "continuum_cache_demotions_total";
@@ -88,9 +83,7 @@ async fn a_copy_does_not_outlive_its_original() {
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CH24", "CH23")]
 async fn a_first_tier_in_redis_gets_its_copies_in_their_turn() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let (redis, server) = (RedisServer::start(), S3Server::start());
     let writer = cache(&server, "");
     writer.kept(key(1), b"answer").await;

@@ -168,6 +168,11 @@ impl Account {
         now.ms_since(self.head_since).min(0.95 * head.us as f64 / 1e3)
     }
 
+    /// Whether it has prefills whose end nobody will announce.
+    pub(super) fn has_silent(&self) -> bool {
+        self.silent > 0
+    }
+
     /// Takes out the prefills whose end nobody will announce, once their estimated time and that of all before them is
     /// over. One that was to be announced and never was does not keep back those behind it.
     pub(super) fn pass(&mut self, now: Moment) -> Vec<ReservationId> {

@@ -6,19 +6,19 @@
 //! **Invariants**: a node has a holder, holders of a node hold its parent, and a node with one child has a sequence that
 //! ends at it. So there are fewer than twice as many nodes as open reservations.
 
-use std::{cmp::Ordering, collections::HashMap, sync::Arc};
+use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
 
 use kv_blocks::{SequenceHash, Target};
 
-use super::SequenceBlocks;
+use super::{SequenceBlocks, chunked::Chunked};
 
 /// The blocks of all open reservations.
 #[derive(Debug, Default)]
 pub(super) struct ActiveBlocks {
-    nodes: Vec<Node>,
+    nodes: Chunked<Node>,
     free: Vec<NodeId>,
     /// By namespace and first block.
-    roots: HashMap<(u64, SequenceHash), NodeId>,
+    roots: BTreeMap<(u64, SequenceHash), NodeId>,
 }
 
 /// Where a sequence ends in the tree.
@@ -37,7 +37,7 @@ struct Node {
     start: usize,
     end: usize,
     parent: Option<NodeId>,
-    children: HashMap<SequenceHash, NodeId>,
+    children: BTreeMap<SequenceHash, NodeId>,
     /// Targets whose sequences pass or end here, and how many; by target.
     holders: Vec<(Target, u32)>,
 }
@@ -144,8 +144,7 @@ impl ActiveBlocks {
             self.nodes[id.0] = node;
             return id;
         }
-        self.nodes.push(node);
-        NodeId(self.nodes.len() - 1)
+        NodeId(self.nodes.push(node))
     }
 
     /// A new node for the rest of `chain`.
@@ -156,7 +155,7 @@ impl ActiveBlocks {
             start,
             end: chain.len(),
             parent,
-            children: HashMap::new(),
+            children: BTreeMap::new(),
             holders: Vec::new(),
         });
         self.link(id);
@@ -172,7 +171,7 @@ impl ActiveBlocks {
             start: node.start,
             end,
             parent: node.parent,
-            children: HashMap::from([(node.chain[end], id)]),
+            children: BTreeMap::from([(node.chain[end], id)]),
             holders: node.holders.clone(),
         };
         let upper = self.place(upper);
@@ -185,7 +184,7 @@ impl ActiveBlocks {
     fn drop_node(&mut self, id: NodeId) {
         let node = &mut self.nodes[id.0];
         let (parent, fingerprint, first) = (node.parent, node.fingerprint, node.chain[node.start]);
-        (node.chain, node.children) = (Arc::default(), HashMap::new());
+        (node.chain, node.children) = (Arc::default(), BTreeMap::new());
         match parent {
             Some(parent) => self.nodes[parent.0].children.remove(&first),
             None => self.roots.remove(&(fingerprint, first)),
@@ -207,7 +206,7 @@ impl ActiveBlocks {
         }
         let (start, parent) = (node.start, node.parent);
         let upper = &mut self.nodes[id.0];
-        (upper.chain, upper.children, upper.holders) = (Arc::default(), HashMap::new(), Vec::new());
+        (upper.chain, upper.children, upper.holders) = (Arc::default(), BTreeMap::new(), Vec::new());
         self.free.push(id);
         let lower = &mut self.nodes[child.0];
         (lower.start, lower.parent) = (start, parent);
@@ -346,7 +345,7 @@ mod tests {
             while let (Some(leaf), Some((of, _))) = (leaves.pop(), counted.0.pop()) {
                 tree.remove(of, leaf);
             }
-            prop_assert!(tree.nodes.is_empty() && tree.roots.is_empty());
+            prop_assert!(tree.nodes.len() == 0 && tree.roots.is_empty());
         }
 
         /// A caller may hand in hashes that do not chain.
@@ -362,7 +361,7 @@ mod tests {
             let added: Vec<_> = chains.iter().map(add).collect();
             let freed: u64 = added.iter().map(|(leaf, _)| tree.remove(target(1), *leaf)).sum();
             prop_assert_eq!(freed, added.iter().map(|(_, blocks)| blocks).sum::<u64>());
-            prop_assert!(tree.nodes.is_empty() && tree.roots.is_empty());
+            prop_assert!(tree.nodes.len() == 0 && tree.roots.is_empty());
         }
     }
 }

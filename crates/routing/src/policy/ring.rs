@@ -190,6 +190,7 @@ mod tests {
             stream_state: None,
             health: "ready",
             lmcache: LmcacheFacts::default(),
+            usage: None,
         }
     }
 
@@ -207,6 +208,7 @@ mod tests {
             expected_output_tokens: None,
             answer: Answer::Streamed,
             patience: None,
+            busy_threshold: None,
             candidates: &candidates,
             excluded: &[],
             prefill: None,

@@ -45,6 +45,7 @@ pub(crate) fn candidate(worker: u32) -> Candidate {
         stream_state: Some("live"),
         health: "ready",
         lmcache: LmcacheFacts::default(),
+        usage: None,
     }
 }
 
@@ -149,6 +150,7 @@ pub(crate) struct Fleet {
     /// Who computes prompts for them.
     pub(crate) pool: Option<Pool>,
     pub(crate) stored: std::cell::Cell<u64>,
+    pub(crate) busy_threshold: Option<f64>,
 }
 
 impl Fleet {
@@ -165,6 +167,7 @@ impl Fleet {
             excluded: Vec::new(),
             pool: None,
             stored: std::cell::Cell::new(0),
+            busy_threshold: None,
         }
     }
 
@@ -202,7 +205,7 @@ impl Fleet {
         self.with_job(ask, |job| self.router.potential_loads(now, job)).expect("somebody is eligible")
     }
 
-    fn with_job<T>(&self, ask: &Ask, act: impl FnOnce(&Job<'_>) -> T) -> T {
+    pub(crate) fn with_job<T>(&self, ask: &Ask, act: impl FnOnce(&Job<'_>) -> T) -> T {
         let blocks = Arc::new(PromptBlocks::of_tokens(HashScheme::default(), ask.tokens.clone().into()));
         act(&Job {
             policy: ask.policy,
@@ -215,6 +218,7 @@ impl Fleet {
             expected_output_tokens: ask.output,
             answer: ask.answer,
             patience: ask.patience,
+            busy_threshold: self.busy_threshold,
             candidates: &self.candidates,
             excluded: &self.excluded,
             prefill: self.pool.as_ref().map(Pool::as_asked),

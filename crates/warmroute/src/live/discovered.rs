@@ -12,33 +12,43 @@ use std::{
 };
 
 use config::{DnsName, MoreWorker, Problem};
-use futures_util::future::join_all;
 use kv_blocks::Moment;
 use serde_json::{Value, json};
-use tokio::time::MissedTickBehavior;
+use supervision::Task;
+use tokio::{task::JoinSet, time::MissedTickBehavior};
 
 use super::{Live, TRY_AGAIN, file_watch::Version, members::name_in};
 
+/// The name of every task that follows a source.
+const TASK: &str = "discovery";
 /// The file is looked at as often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Most workers of one source, and most of those that went which are remembered.
 const MOST: usize = 10_000;
 
-/// Follows every configured source; never returns.
-pub(super) async fn follow(live: &Arc<Live>) {
+/// Starts to follow every configured source, each in a task of its own. What was believed of a source outlives a panic.
+pub(super) fn follow(live: &Arc<Live>, tasks: &mut JoinSet<()>) {
     let discovery = &live.started.discovery;
-    let file = async {
-        if let Some(path) = &discovery.file {
-            follow_file(live, path).await;
-        }
-    };
-    tokio::join!(file, join_all(discovery.dns.iter().map(|name| follow_name(live, name))));
-    std::future::pending::<()>().await;
+    if let Some(path) = discovery.file.clone() {
+        let live = Arc::clone(live);
+        tasks.spawn(async move {
+            let mut told = Told::new(&live, path.display().to_string());
+            let mut task = Task::new(TASK);
+            while task.attempt(follow_file(&mut told, &path)).await.is_none() {}
+        });
+    }
+    for name in discovery.dns.clone() {
+        let live = Arc::clone(live);
+        tasks.spawn(async move {
+            let mut told = Told::new(&live, format!("dns {}", name.host));
+            let mut task = Task::new(TASK);
+            while task.attempt(follow_name(&mut told, &name)).await.is_none() {}
+        });
+    }
 }
 
-async fn follow_file(live: &Arc<Live>, path: &Path) {
-    let source = path.display().to_string();
-    let mut told = Told::new(live, source.clone());
+async fn follow_file(told: &mut Told<'_>, path: &Path) {
+    let source = told.source.clone();
     let mut seen = None;
     let mut ticks = ticks(LOOK_EVERY);
     loop {
@@ -78,8 +88,7 @@ fn keyed(entries: Vec<MoreWorker>) -> Vec<(String, MoreWorker)> {
     entries.into_iter().take(MOST).map(|entry| (key(&entry), entry)).collect()
 }
 
-async fn follow_name(live: &Arc<Live>, name: &DnsName) {
-    let mut told = Told::new(live, format!("dns {}", name.host));
+async fn follow_name(told: &mut Told<'_>, name: &DnsName) {
     let mut ticks = ticks(name.interval);
     loop {
         ticks.tick().await;
@@ -169,7 +178,8 @@ impl<'a> Told<'a> {
 
     /// The source lists what it did before; what was held back may be believed by now.
     async fn again(&mut self) {
-        let now = self.live.parts.clock.now();
+        // A list that was empty, or a worker that was missing, before this process stood still has not been so all the while.
+        let now = self.live.parts.clock.run_time();
         let believed = self.damper.settle(now, &self.listed);
         let again = self.refused_at.is_some_and(|refused| now.since(refused) >= TRY_AGAIN);
         if believed == self.last && !again {

@@ -5,8 +5,10 @@
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path, sync::Arc, time::Duration};
 
+use supervision::{Task, supervise};
 use tokio::{
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
+    task::JoinSet,
     time::MissedTickBehavior,
 };
 
@@ -30,24 +32,42 @@ impl Version {
     }
 }
 
-/// Keeps the configuration up to date with its sources; never returns.
+/// Keeps the configuration up to date with its sources; never returns. Each source is a task of its own: one that panics,
+/// or waits for a file system that hangs, holds up none of the others.
+///
+/// A change that panics leaves the configuration that was in force: what is new is stored as the last step of a change, and
+/// whoever starts again compares its source with that.
 pub(crate) async fn keep(live: Arc<Live>) {
-    tokio::join!(look(&live), signals(&live), discovered::follow(&live));
+    let mut tasks = JoinSet::new();
+    let [file, signal, leases] = [(); 3].map(|()| Arc::clone(&live));
+    tasks.spawn(async move { supervise("config_file", || look(&file)).await });
+    tasks.spawn(async move { signals(&signal).await });
+    tasks.spawn(async move { supervise("leases", || end_leases(&leases)).await });
+    discovered::follow(&live, &mut tasks);
+    while tasks.join_next().await.is_some() {}
 }
 
-async fn look(live: &Arc<Live>) {
-    let path = live.state.lock().sources.path().cloned();
-    let mut seen = path.as_deref().and_then(Version::of);
-    // The start read it a moment before it was first looked at.
-    let mut stale =
-        path.as_deref().and_then(|path| fs::read_to_string(path).ok()).as_deref() != live.state.lock().sources.text();
+/// Ends leases that were not renewed; never returns.
+async fn end_leases(live: &Arc<Live>) {
     let mut ticks = tokio::time::interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         live.aside(Live::end_leases).await;
-        let Some(path) = &path else { continue };
-        let now = Version::of(path);
+    }
+}
+
+async fn look(live: &Arc<Live>) {
+    let path = live.state.lock().sources.path().cloned();
+    let Some(path) = path else { return };
+    let mut seen = Version::of(&path);
+    // The start read it a moment before it was first looked at.
+    let mut stale = fs::read_to_string(&path).ok().as_deref() != live.state.lock().sources.text();
+    let mut ticks = tokio::time::interval(EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let now = Version::of(&path);
         if now == seen && !std::mem::take(&mut stale) {
             continue;
         }
@@ -68,7 +88,13 @@ async fn signals(live: &Arc<Live>) {
         Ok(hang_up) => hang_up,
         Err(error) => return tracing::warn!(%error, "SIGHUP could not be caught"),
     };
-    while hang_up.recv().await.is_some() {
+    // Caught over all attempts: a signal that comes during a pause is not lost.
+    let mut task = Task::new("sighup");
+    while task.attempt(reload_at(&mut hang_up, live)).await.is_none() {}
+}
+
+async fn reload_at(signal: &mut Signal, live: &Arc<Live>) {
+    while signal.recv().await.is_some() {
         live.aside(|live| live.reload_because("signal", false)).await;
     }
 }

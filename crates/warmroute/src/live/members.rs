@@ -46,6 +46,7 @@ struct Member {
 
 #[derive(Clone, Copy, Debug)]
 struct Lease {
+    /// In run time ([`net::RunTime`]).
     until: Moment,
 }
 

@@ -240,9 +240,9 @@ impl Live {
         let _ = heard.wait_for(|heard| *heard >= sources).await;
     }
 
-    /// Ends leases that were not renewed.
+    /// Ends leases that were not renewed. They are kept in run time: while the process stood still nobody could renew them.
     pub(crate) fn end_leases(&self) {
-        let now = self.parts.clock.now();
+        let now = self.parts.clock.run_time();
         let over = self.state.lock().sources.members().any_over(now);
         if over {
             let ended = self.change_members("lease", |members, _| {
@@ -302,7 +302,7 @@ impl Control for Live {
 
     fn add_worker(&self, worker: NamedWorker, replace: bool) -> Result<(String, bool), NotTaken> {
         may_be_an_engine(&worker)?;
-        let now = self.parts.clock.now();
+        let now = self.parts.clock.run_time();
         self.change_members("admin", |members, in_force| members.put(worker, replace, in_force, now))
     }
 

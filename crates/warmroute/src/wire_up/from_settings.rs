@@ -7,7 +7,7 @@ use std::{
 
 use config::{BlockHashKind, Settings};
 use gateway::{
-    Connector, CountLimits, DecisionLogSettings, Disaggregation, Limits, RetryRules, Rewriting, Rules, Waiting,
+    Connector, CountLimits, DecisionLogSettings, Disaggregation, Limits, RetryRules, Rewriting, Rules, WaitLimits,
 };
 use kv_blocks::HashScheme;
 use kv_index::IndexSettings;
@@ -124,7 +124,7 @@ pub(crate) fn limits(settings: &Settings) -> Limits {
         max_head_bytes: server.max_head_bytes,
         max_body_bytes: server.max_body_bytes,
         max_held_bytes: server.max_held_bytes,
-        memory_budget: server.memory_budget,
+        memory_budget: crate::memory_budget::bytes(server.memory_budget),
         counts: CountLimits { choices: server.max_choices, prompts: server.max_prompts, stops: server.max_stop },
         max_headers: MAX_HEADERS,
         max_connections: server
@@ -132,6 +132,7 @@ pub(crate) fn limits(settings: &Settings) -> Limits {
             .map_or_else(crate::limits::max_connections, |most| usize::try_from(most.get()).unwrap_or(usize::MAX)),
         keep_alive: server.keep_alive,
         head_timeout: server.head_timeout,
+        body_timeout: server.body_timeout,
         client_stall: CLIENT_STALL,
         half_close: server.half_close,
         log_requests: settings.logging.requests,
@@ -177,11 +178,9 @@ pub(crate) fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
             cache_control: settings.prefix_routing.anthropic_cache_control_injection,
             volatile_prefix: settings.prefix_routing.strip_volatile_prefix,
         },
-        waiting: Waiting {
+        waiting: WaitLimits {
             busy: settings.queue.enabled.then_some(settings.queue.wait),
-            nobody: settings.queue.engine_wait_timeout,
-            max_entries: settings.queue.max_entries,
-            max_bytes: settings.queue.max_bytes,
+            no_worker: settings.queue.engine_wait_timeout,
         },
     }
 }

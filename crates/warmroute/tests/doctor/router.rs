@@ -1,9 +1,10 @@
 //! The router's own settings and the process that it runs in.
 
-use std::process::Command;
+use std::{process::Command, time::Duration};
 
 use contract_id::contract;
 use serde_json::json;
+use test_programs::limit;
 
 use crate::look::{Seen, doctor, engine, look_with, write};
 
@@ -28,7 +29,7 @@ fn fewer_open_files_than_clients_need() {
     let file = write(dir.path(), "many.yaml", "server: {max_connections: 10000}\n");
     let program = env!("CARGO_BIN_EXE_warmroute");
     let args = ["-c", "ulimit -n 1024 && exec \"$@\"", "sh", program, "doctor", "--json", "-c", &file, "-w", &worker];
-    let ended = Command::new("sh").args(args).output().expect("a shell");
+    let ended = limit::output(Command::new("sh").args(args), Duration::from_secs(120));
     let report = serde_json::from_slice(&ended.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&ended.stderr)));
     let seen = Seen { code: ended.status.code(), report };

@@ -11,6 +11,9 @@ pub type Fault<'a> = &'a str;
 pub trait Router {
     /// Waits until this many workers are ready.
     fn ready(self, workers: usize) -> Self;
+    /// Waits until so many event streams at least are live, and all there are, and the workers that have one for each rank
+    /// are known by their events: the router's view of a worker follows its streams' states a moment later.
+    fn follows_events(&self, streams: usize);
     /// The workers' objects.
     fn workers(&self) -> Vec<Value>;
     /// The receipts, newest first.
@@ -34,6 +37,19 @@ impl Router for Program {
             (ready == workers).then_some(())
         });
         self
+    }
+
+    fn follows_events(&self, streams: usize) {
+        eventually("the event streams to be followed", || {
+            let body = RawClient::get(&self.admin(), "/admin/streams").json();
+            let found = body["streams"].as_array().expect("a list of streams");
+            let live = found.len() >= streams && found.iter().all(|stream| stream["state"] == "live");
+            let is_known = |worker: &Value| {
+                let ranks = found.iter().filter(|stream| stream["worker"] == worker["name"]).count() as u64;
+                worker["dp_ranks"] != ranks || worker["cache_source"] == "events"
+            };
+            (live && self.workers().iter().all(is_known)).then_some(())
+        });
     }
 
     fn workers(&self) -> Vec<Value> {

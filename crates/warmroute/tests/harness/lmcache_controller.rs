@@ -13,8 +13,9 @@ use std::{
 };
 
 use serde_json::{Value, json};
+use test_programs::ReservedPort;
 
-use super::{Stopwatch, json_reply};
+use super::{Stopwatch, eventually, json_reply};
 
 /// How a path is answered.
 #[derive(Clone, Debug)]
@@ -41,6 +42,7 @@ pub struct Question {
 /// The controller. Dropping it closes its listener.
 pub struct LmcacheController {
     pub address: String,
+    pub port: Arc<ReservedPort>,
     state: Arc<State>,
 }
 
@@ -57,13 +59,13 @@ struct State {
 
 impl LmcacheController {
     pub fn start() -> Self {
-        Self::at("127.0.0.1:0")
+        Self::at(Arc::new(ReservedPort::new()))
     }
 
-    /// Where another one was before.
-    pub fn at(address: &str) -> Self {
-        let listener = TcpListener::bind(address).expect("a free port");
-        let address = listener.local_addr().expect("an address").to_string();
+    /// Where another one was before, once that is gone.
+    pub fn at(port: Arc<ReservedPort>) -> Self {
+        let address = port.address();
+        let listener = eventually("the port to be free", || TcpListener::bind(&address).ok());
         let state = Arc::new(State::default());
         let shared = Arc::clone(&state);
         thread::spawn(move || {
@@ -75,7 +77,7 @@ impl LmcacheController {
                 thread::spawn(move || state.answer(stream));
             }
         });
-        Self { address, state }
+        Self { address, port, state }
     }
 
     pub fn url(&self) -> String {

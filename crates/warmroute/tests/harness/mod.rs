@@ -29,6 +29,6 @@ pub use program::{Finished, Program};
 pub use raw_http::{RawClient, RawReply};
 pub use reply_bytes::{Framing, chunk, chunked, json_reply, stream_head, stream_reply};
 pub use routed::{Routed, Turn, says, words};
-pub use scripted_engine::{Reply, ScriptedEngine, Seen};
+pub use scripted_engine::{Gate, Reply, ScriptedEngine, Seen};
 pub use shape::assert_shape;
 pub use stopwatch::{Stopwatch, eventually};

@@ -1,14 +1,21 @@
 //! The program under test, as a child process.
 
 use std::{
-    io::{BufRead, BufReader, Read},
+    io::Read,
     process::{Child, ChildStderr, Command, Stdio},
     sync::{Arc, Mutex},
     thread::JoinHandle,
+    time::Duration,
 };
 
 use serde_json::Value;
 use tempfile::NamedTempFile;
+use test_programs::{ReservedPort, limit};
+
+/// Longest time to the ready line.
+const START: Duration = Duration::from_secs(120);
+/// Longest time to the end of a program that ends by itself; a drain may take its 30 s.
+const END: Duration = Duration::from_secs(180);
 
 /// A running `warmroute`. Dropping it kills the process and waits for it.
 pub struct Program {
@@ -19,6 +26,8 @@ pub struct Program {
     reader: Option<JoinHandle<()>>,
     /// Its configuration, which it looks at while it runs.
     file: Option<NamedTempFile>,
+    /// Its port, where it may be started again after [`Program::kill`].
+    port: Option<ReservedPort>,
 }
 
 /// A `warmroute` that has ended by itself.
@@ -52,28 +61,35 @@ impl Program {
             command(args).envs(env.iter().copied()).arg("--print-ready").spawn().expect("the program starts");
         let stderr = Arc::new(Mutex::new(String::new()));
         let reader = collect(child.stderr.take().expect("stderr is piped"), Arc::clone(&stderr));
-        let mut line = String::new();
-        let stdout = child.stdout.take().expect("stdout is piped");
-        let _ = BufReader::new(stdout).read_line(&mut line);
-        let Ok(ready) = serde_json::from_str(&line) else {
+        let line = limit::first_line(child.stdout.take().expect("stdout is piped"), START);
+        let Some(ready) = line.and_then(|line| serde_json::from_str(&line).ok()) else {
             let _ = child.kill();
             let _ = child.wait();
             let _ = reader.join();
-            panic!("no ready line from {args:?}, stderr: {}", stderr.lock().unwrap());
+            panic!("no ready line from {args:?} within {START:?}, stderr: {}", stderr.lock().unwrap());
         };
-        Self { child, ready, stderr, reader: Some(reader), file: None }
+        Self { child, ready, stderr, reader: Some(reader), file: None, port: None }
     }
 
-    /// A simulated engine on free ports; later flags override.
+    /// A simulated engine on free ports; later flags override. Its port stays reserved while this value lives, also after
+    /// [`Program::kill`]: another one may be started on it.
     pub fn engine(flags: &[&str]) -> Self {
         let mut args = vec!["engine"];
-        for (flag, free) in [("--port", "0"), ("--kv-events", "tcp://127.0.0.1:0"), ("--replay", "tcp://127.0.0.1:0")] {
+        for (flag, free) in [("--kv-events", "tcp://127.0.0.1:0"), ("--replay", "tcp://127.0.0.1:0")] {
             if !flags.contains(&flag) {
                 args.extend([flag, free]);
             }
         }
         args.extend(flags);
-        Self::start(&args)
+        if flags.contains(&"--port") {
+            return Self::start(&args);
+        }
+        let port = ReservedPort::new();
+        let number = port.number().to_string();
+        args.extend(["--port", &number]);
+        let mut engine = Self::start(&args);
+        engine.port = Some(port);
+        engine
     }
 
     /// A router on free ports in front of `workers`; later flags override.
@@ -124,7 +140,7 @@ impl Program {
 
     /// The same, with variables of its own.
     pub fn finish_with_env(args: &[&str], env: &[(&str, &str)]) -> Finished {
-        let output = command(args).envs(env.iter().copied()).output().expect("the program runs");
+        let output = limit::output(command(args).envs(env.iter().copied()), END);
         Finished {
             code: output.status.code(),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -169,7 +185,7 @@ impl Program {
 
     /// Waits until it has ended by itself.
     pub fn wait(mut self) -> Finished {
-        let code = self.child.wait().expect("the child can be waited for").code();
+        let code = limit::wait(&mut self.child, END, &format!("the program of {}", self.ready)).code();
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
         }

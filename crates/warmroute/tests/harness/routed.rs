@@ -119,11 +119,7 @@ fn serve(engines: &[Program], flags: &[String]) -> Program {
     let workers: Vec<String> = ('a'..).zip(engines).map(|(name, engine)| format!("{name}={}", engine.url())).collect();
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let router = Program::serve(&workers, &flags).ready(engines.len());
-    eventually("the streams to be live", || {
-        let streams = RawClient::get(&router.admin(), "/admin/streams").json();
-        let streams = streams["streams"].as_array().expect("a list of streams");
-        streams.iter().all(|stream| stream["state"] == "live").then_some(())
-    });
+    router.follows_events(0);
     router
 }
 

@@ -21,6 +21,8 @@ use super::{Stopwatch, json_reply};
 pub enum Reply {
     /// These pieces, each in a write of its own with a pause between; the connection stays open.
     Pieces(Vec<Vec<u8>>, Duration),
+    /// These pieces, each when the gate lets it through; the connection stays open.
+    Gated(Vec<Vec<u8>>, Gate),
     /// These bytes, and then the connection is closed.
     Cut(Vec<u8>),
     /// These pieces as above, and then the connection is closed.
@@ -37,6 +39,27 @@ pub enum Reply {
     Endless(Vec<u8>, Vec<u8>),
     /// The first bytes, then the second ones so many times; the connection stays open.
     Repeated(Vec<u8>, Vec<u8>, usize),
+}
+
+/// Lets pieces of a reply through, one per [`Gate::open`].
+#[derive(Clone, Debug)]
+pub struct Gate(Sender<()>, Arc<Mutex<Receiver<()>>>);
+
+impl Gate {
+    pub fn new() -> Self {
+        let (open, opened) = channel();
+        Self(open, Arc::new(Mutex::new(opened)))
+    }
+
+    /// Lets one more piece through.
+    pub fn open(&self) {
+        self.0.send(()).expect("the gate keeps its other side");
+    }
+
+    fn pass(&self) {
+        // Whoever never opens it has failed already.
+        let _ = self.1.lock().unwrap().recv_timeout(Duration::from_secs(60));
+    }
 }
 
 impl Reply {
@@ -281,6 +304,10 @@ impl Connection {
                 }
                 Some(())
             }
+            Reply::Gated(pieces, gate) => pieces.iter().try_for_each(|piece| {
+                gate.pass();
+                self.write(piece)
+            }),
             Reply::CutAfter(pieces, pause) => {
                 self.answer(Reply::Pieces(pieces, pause))?;
                 self.answer(Reply::Cut(Vec::new()))

@@ -7,6 +7,7 @@ use kv_blocks::{DpRank, HashScheme, Moment, Target, WorkerId};
 use kv_events::standard::{HashedUpdate, Ordered, Streams, StreamsSettings, decode_json, to_hashed};
 use kv_index::{IndexSettings, KvIndex};
 use serde_json::json;
+use test_programs::ReservedPort;
 
 use crate::{
     harness::{Program, RawClient, Routed, eventually, words},
@@ -105,7 +106,10 @@ fn complete(routed: &Routed, worker: &str, topic: &str) {
 fn an_index_that_reads_along_has_the_same_content_through_evictions_restarts_and_reconnects() {
     let small: &[&str] = &["--kv-blocks", "64"];
     let tiered: &[&str] = &["--kv-blocks", "64", "--host-blocks", "100"];
-    let mut routed = Routed::start(&[small, tiered]);
+    let ports = [ReservedPort::new(), ReservedPort::new()];
+    let [events, replay] = [0, 1].map(|n: usize| format!("tcp://{}", ports[n].address()));
+    let sockets = ["--kv-events", &*events, "--replay", &*replay];
+    let mut routed = Routed::start(&[&[small, &sockets].concat(), tiered]);
     let mut from_the_start = Reader::new(&routed.router, "");
     let topics = ["one", "two", "three", "four", "five", "one", "six", "two"];
     for topic in topics {
@@ -123,13 +127,11 @@ fn an_index_that_reads_along_has_the_same_content_through_evictions_restarts_and
     from_now.agrees(&routed);
 
     // Engine a dies, and comes back on its ports with an empty cache.
-    let of = |field: &str| routed.engines[0].ready[field].clone();
     let port = routed.engines[0].data().rsplit(':').next().unwrap().to_owned();
-    let endpoint = |value: serde_json::Value| value[0].as_str().or(value.as_str()).unwrap().to_owned();
-    let (events, replay) = (endpoint(of("kv_events")), endpoint(of("replay")));
     routed.engines[0].kill();
-    let flags = ["--speed", "20", "--port", &port, "--kv-events", &events, "--replay", &replay];
-    routed.engines[0] = Program::engine(&[small, &flags].concat());
+    let again = Program::engine(&[small, &sockets, &["--speed", "20", "--port", &port]].concat());
+    // The one that died keeps the port reserved.
+    let _dead = std::mem::replace(&mut routed.engines[0], again);
     eventually("the engine to be used again", || {
         let body = json!({"model": "sim", "prompt": words("eight", 60), "max_tokens": 1}).to_string();
         let mut client = RawClient::connect(&routed.router.data());

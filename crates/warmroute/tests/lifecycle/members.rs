@@ -1,11 +1,13 @@
 //! Workers that operators add, replace and take out.
 
+use std::time::Duration;
+
 use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::{
     configured::Configured,
-    harness::{Program, RawClient, Router as _, Sim as _, chat, eventually, streamed},
+    harness::{Program, RawClient, Router as _, Sim as _, Stopwatch, chat, eventually, streamed},
 };
 
 fn one(urls: &[String]) -> String {
@@ -85,17 +87,32 @@ fn what_is_no_worker_is_refused_with_what_is_wrong_and_nothing_changes() {
 fn a_worker_with_a_lease_goes_unless_it_renews_it() {
     let it = Configured::start(2, one, &[]);
     let urls = it.urls();
-    let lease = |name: &str| {
-        let body = json!({"url": urls[1], "lease_ttl": "2s"}).to_string();
-        it.call("PUT", &format!("/admin/workers/{name}"), body.as_bytes()).status
+    let lease = |ttl: &str| {
+        let body = json!({"url": urls[1], "lease_ttl": ttl}).to_string();
+        it.call("PUT", "/admin/workers/b", body.as_bytes()).status
     };
-    assert_eq!(lease("b"), 201);
+    // However long it takes to become ready, its lease lasts.
+    assert_eq!(lease("10m"), 201);
     it.until_ready(&["a", "b"]);
-    for _ in 0..4 {
-        std::thread::sleep(std::time::Duration::from_millis(700));
-        assert_eq!(lease("b"), 200);
-        assert!(it.states().contains(&("b".to_owned(), "ready".to_owned())));
+    let ttl = Duration::from_secs(2);
+    let (start, mut renewed) = (Stopwatch::start(), Stopwatch::start());
+    assert_eq!(lease("2s"), 200);
+    while start.elapsed() < 2 * ttl {
+        std::thread::sleep(ttl / 4);
+        let again = Stopwatch::start();
+        let (status, states) = (lease("2s"), it.states());
+        let in_time = renewed.elapsed() < ttl;
+        if in_time {
+            assert_eq!(status, 200, "renewed {:?} after the time before", renewed.elapsed());
+            assert!(states.contains(&("b".to_owned(), "ready".to_owned())), "{states:?}");
+        } else {
+            // The machine stood still for longer than the lease, which may have ended.
+            lease("10m");
+            it.until_ready(&["a", "b"]);
+        }
+        renewed = again;
     }
+    lease("2s");
     it.until_ready(&["a"]);
 }
 

@@ -198,6 +198,34 @@ fn a_thousand_reloads_half_of_them_invalid_cost_no_request_and_the_last_valid_on
     it.router.settled();
 }
 
+#[test]
+#[contract("G14")]
+fn a_reload_that_replaces_every_worker_of_a_model_costs_no_request() {
+    let only = |name: &str, url: &str| format!("workers: [{{name: {name}, url: \"{url}\"}}]\n");
+    let it = Configured::start(2, |urls| only("a", &urls[0]), &[]);
+    it.until_ready(&["a"]);
+    let urls = it.urls();
+    let load = Load::start(&it.router.data(), 4, Duration::from_millis(20));
+    for round in 0..6 {
+        let (name, url) = if round % 2 == 0 { ("b", &urls[1]) } else { ("a", &urls[0]) };
+        it.write(&only(name, url));
+        assert_eq!(it.reload(false).0, 200);
+        it.until_ready(&[name]);
+        let asked = load.asked();
+        eventually("requests to go on", || (load.asked() > asked + 20).then_some(()));
+    }
+    // One after the other, before the one before was checked.
+    for round in 0..6 {
+        let (name, url) = if round % 2 == 0 { ("b", &urls[1]) } else { ("a", &urls[0]) };
+        it.write(&only(name, url));
+        assert_eq!(it.reload(false).0, 200);
+    }
+    it.until_ready(&["a"]);
+    let asked = load.end_without_failure();
+    eprintln!("{asked} requests over 12 replacements of the only worker");
+    it.router.settled();
+}
+
 /// Draws configurations.
 struct Draw(u64);
 

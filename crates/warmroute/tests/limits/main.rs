@@ -9,6 +9,7 @@ mod harness;
 #[path = "../faults/fleet.rs"]
 mod fleet;
 
+mod connections;
 mod counts;
 mod heads;
 mod held_bytes;

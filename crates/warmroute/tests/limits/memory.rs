@@ -43,6 +43,15 @@ impl Pressed {
         });
     }
 
+    /// What `act` gives while the router is in this stage from beginning to end. The memory in use moves by itself too.
+    fn within<T>(&self, stage: usize, act: impl Fn() -> T) -> T {
+        eventually("a stage that lasts", || {
+            self.press(stage);
+            let result = act();
+            (self.stage() == stage as f64).then_some(result)
+        })
+    }
+
     fn post(&self, padding: usize) -> crate::harness::RawReply {
         let body = format!("{}{}", chat("sim", "hi", 1), " ".repeat(padding));
         RawClient::post(&self.router.data(), CHAT, body.as_bytes())
@@ -72,21 +81,23 @@ fn short_of_memory_large_bodies_then_requests_then_connections_are_refused_and_n
     let mut runs = || assert!(stream.chunk().is_some_and(|chunk| !chunk.is_empty()), "the stream goes on");
     assert_eq!((pressed.post(2 << 20).status, pressed.degraded()), (200, false));
 
-    pressed.press(1);
-    assert_eq!((pressed.post(2 << 20).status, pressed.degraded()), (200, true), "caches are the first to go");
+    let large = pressed.within(1, || (pressed.post(2 << 20).status, pressed.degraded()));
+    assert_eq!(large, (200, true), "caches are the first to go");
     runs();
 
-    pressed.press(2);
-    let refused = pressed.announced(2 << 20);
+    let (refused, small) = pressed.within(2, || (pressed.announced(2 << 20), pressed.post(0)));
     assert_eq!((refused.status, refused.error_code().as_str()), (503, "overloaded"));
     assert!(refused.header("retry-after").is_some() && refused.text().contains("server.memory_budget"));
-    assert_eq!(pressed.post(0).status, 200);
+    assert_eq!(small.status, 200);
     runs();
 
-    pressed.press(3);
-    assert_eq!(pressed.post(0).status, 503);
-    assert_eq!(RawClient::get(&pressed.router.data(), "/livez").status, 200, "it is alive");
-    assert_eq!(pressed.router.metric("warmroute_shed_total", "reason=\"memory\""), 2.0);
+    let shed = || pressed.router.metric("warmroute_shed_total", "reason=\"memory\"");
+    let (before, refused, alive, after) = pressed.within(3, || {
+        let before = shed();
+        (before, pressed.post(0), RawClient::get(&pressed.router.data(), "/livez"), shed())
+    });
+    assert_eq!((refused.status, after - before), (503, 1.0));
+    assert_eq!(alive.status, 200, "it is alive");
     runs();
 
     pressed.press(4);

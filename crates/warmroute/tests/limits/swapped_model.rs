@@ -2,6 +2,7 @@
 
 use contract_id::contract;
 use serde_json::Value;
+use test_programs::ReservedPort;
 
 use crate::{
     fleet::CHAT,
@@ -28,15 +29,15 @@ fn predicted(reply: &RawReply) -> u64 {
 #[test]
 #[contract("F29")]
 fn an_engine_that_comes_back_with_another_model_answers_for_that_one_only_and_its_cache_is_forgotten() {
-    let mut before = engine("0", "first");
-    let address = before.data();
-    let port = address.rsplit_once(':').unwrap().1;
+    let reserved = ReservedPort::new();
+    let port = reserved.number().to_string();
+    let mut before = engine(&port, "first");
     let router = Program::serve(&[before.url()], &[]).ready(1);
     assert_eq!(predicted(&ask(&router, "first")), 0);
     assert!(predicted(&ask(&router, "first")) > 300, "its prompt is known there");
 
     before.kill();
-    let now = engine(port, "second");
+    let now = engine(&port, "second");
     eventually("the new model to be listed", || {
         // Whatever is answered meanwhile, it is no reply of the other model.
         let meanwhile = ask(&router, "first");
@@ -49,7 +50,7 @@ fn an_engine_that_comes_back_with_another_model_answers_for_that_one_only_and_it
     assert_eq!((reply.status, reply.json()["model"].as_str(), predicted(&reply)), (200, Some("second"), 0));
 
     drop(now);
-    let _again = engine(port, "first");
+    let _again = engine(&port, "first");
     eventually("the first model to be back", || {
         let meanwhile = ask(&router, "second");
         assert!(matches!(meanwhile.status, 404 | 502 | 503), "{}", meanwhile.text());

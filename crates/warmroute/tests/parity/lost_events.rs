@@ -1,5 +1,6 @@
 //! Events that never arrive: the drift is real, and fetching them anew repairs it.
 
+use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::harness::{RawClient, Routed, Turn, eventually, words};
@@ -76,6 +77,7 @@ fn a_stream_that_lost_removals_is_believed_again_once_it_was_fetched_anew() {
 }
 
 #[test]
+#[contract("F62")]
 fn events_that_stay_wrong_are_not_believed_however_right_our_own_predictions_are() {
     let routed = downgraded("kv_events: {replay: false}\n");
     disturb(&routed, "corrupt:1000");

@@ -32,11 +32,7 @@ fn the_posts_file_is_converted_starts_splits_requests_and_scores_by_events() {
 
     let budget = [("WARMROUTE_ROUTING__TOKENIZE_BUDGET", "60s")];
     let router = Program::serve_with_env(&[], &["-c", &file], &budget).ready(3);
-    eventually("the streams to be live", || {
-        let streams = RawClient::get(&router.admin(), "/admin/streams").json();
-        let streams = streams["streams"].as_array().expect("a list of streams");
-        (streams.len() == 3 && streams.iter().all(|stream| stream["state"] == "live")).then_some(())
-    });
+    router.follows_events(3);
     let ask = |id: &str| {
         let body = chat("sim", &words("post", 120), 6).to_string();
         let reply = RawClient::post_with(&router.data(), CHAT, &[("x-request-id", id)], body.as_bytes());

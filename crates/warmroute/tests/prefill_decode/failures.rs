@@ -15,7 +15,7 @@ fn asked(topic: &str) -> Value {
 }
 
 #[test]
-#[contract("DY26")]
+#[contract("DY26", "F88")]
 fn a_prefill_that_fails_leaves_the_prompt_to_the_decode_worker_and_says_so() {
     let pools = Pools::start(1, 1, "request: {timeout: 4s}\ncircuit_breaker: {enabled: false}\n");
     for (n, fault) in ["500", "503", "429", "reset", "short_body", "hang"].into_iter().enumerate() {
@@ -86,6 +86,7 @@ fn a_request_that_the_prefill_worker_refuses_is_the_decode_workers_to_refuse() {
 }
 
 #[test]
+#[contract("F89")]
 fn a_decode_worker_that_fails_is_replaced_and_the_prompt_handed_over_again() {
     let pools = Pools::start(1, 2, "");
     for (n, fault) in ["503", "reset"].into_iter().enumerate() {

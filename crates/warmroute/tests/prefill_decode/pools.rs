@@ -31,12 +31,7 @@ impl Pools {
         };
         let workers = workers('p', "prefill", &prefill) + &workers('d', "decode", &decode);
         let router = serve(&workers, config).ready(prefill.len() + decode.len());
-        eventually("the streams to be live", || {
-            let streams = RawClient::get(&router.admin(), "/admin/streams").json();
-            let streams = streams["streams"].as_array().expect("a list of streams");
-            let live = streams.iter().filter(|stream| stream["state"] == "live").count();
-            (live == prefill.len() + decode.len()).then_some(())
-        });
+        router.follows_events(prefill.len() + decode.len());
         Self { router, prefill, decode }
     }
 

@@ -4,9 +4,9 @@ use contract_id::contract;
 
 use crate::{
     queries,
-    redis_server::{RedisServer, redis_is_missing},
+    redis_server::RedisServer,
     rules::ALERTS,
-    server::{Prometheus, patiently, prometheus_is_missing},
+    server::{Prometheus, patiently},
     traffic::Scene,
 };
 
@@ -38,9 +38,7 @@ fn backends(prometheus: &Prometheus, query: &str) -> Vec<String> {
 #[test]
 #[contract("CK69", "CK70", "CK72")]
 fn the_alerts_fire_while_redis_or_a_stream_is_away_and_clear_when_it_is_back() {
-    if redis_is_missing() || prometheus_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer, Prometheus);
     let mut redis = RedisServer::start();
     let scene = Scene::start(&redis);
     let prometheus = Prometheus::scraping(&scene.router().admin(), &without_waits());

@@ -1,10 +1,10 @@
 //! The rules and the example that come with the router.
 
-use std::process::Command;
+use std::{process::Command, time::Duration};
 
 use contract_id::contract;
 
-use crate::{queries, server::prometheus_is_missing};
+use crate::queries;
 
 /// What operators load.
 pub(crate) const ALERTS: &str = include_str!("../../../../deploy/prometheus/alerts.yml");
@@ -13,12 +13,11 @@ const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/promethe
 #[test]
 #[contract("CK72")]
 fn the_shipped_rules_and_the_example_are_taken_by_prometheus() {
-    if prometheus_is_missing() {
-        return;
-    }
+    test_programs::require!(Prometheus);
     for (what, file) in [("rules", "alerts.yml"), ("config", "scrape.yml")] {
         let path = format!("{FOLDER}/{file}");
-        let output = Command::new("promtool").args(["check", what, &path]).output().unwrap();
+        let mut check = Command::new("promtool");
+        let output = test_programs::limit::output(check.args(["check", what, &path]), Duration::from_secs(90));
         let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
         assert!(output.status.success() && said.contains("SUCCESS"), "{file}: {said}");
     }

@@ -3,13 +3,14 @@
 use std::{
     fs,
     io::Write,
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
 use serde_json::Value;
 use tempfile::TempDir;
+use test_programs::{ReservedPort, limit};
 
 use crate::harness::{RawClient, Stopwatch};
 
@@ -17,22 +18,6 @@ use crate::harness::{RawClient, Stopwatch};
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Between two scrapes, and between two looks at the rules.
 const INTERVAL: &str = "1s";
-
-/// Says so if there is no `prometheus` or no `promtool` in the PATH.
-pub(crate) fn prometheus_is_missing() -> bool {
-    let runs = |program: &str| {
-        let asked = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-        asked.is_ok_and(|status| status.success())
-    };
-    let missing = !(runs("prometheus") && runs("promtool"));
-    if missing {
-        eprintln!(
-            "SKIPPED: there is no prometheus with promtool in the PATH, no query was run; install prometheus (./test fetches it on \
-             Debian)"
-        );
-    }
-    missing
-}
 
 /// Waits until `check` gives a value, or fails with what was waited for.
 pub(crate) fn patiently<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
@@ -64,6 +49,7 @@ pub(crate) struct Prometheus {
     child: Child,
     address: String,
     folder: TempDir,
+    _port: ReservedPort,
 }
 
 impl Prometheus {
@@ -78,13 +64,11 @@ impl Prometheus {
              scrape_configs: [{{job_name: warmroute, static_configs: [{{targets: [\"{target}\"]}}]}}]\n"
         );
         fs::write(file("prometheus.yml"), config).unwrap();
-        // Somebody else may take the port in between.
-        for _ in 0..10 {
-            let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-            let mut child = spawn(&folder, &address);
-            if is_ready(&mut child, &address) {
-                return Self { child, address, folder };
-            }
+        let port = ReservedPort::new();
+        let address = port.address();
+        let mut child = spawn(&folder, &address);
+        if is_ready(&mut child, &address) {
+            return Self { child, address, folder, _port: port };
         }
         panic!("prometheus never became ready: {}", fs::read_to_string(file("log")).unwrap_or_default());
     }
@@ -129,7 +113,7 @@ impl Prometheus {
     /// What `promtool query instant` prints.
     pub(crate) fn promtool(&self, query: &str) -> String {
         let url = format!("http://{}", self.address);
-        let output = Command::new("promtool").args(["query", "instant", &url, query]).output().unwrap();
+        let output = limit::output(Command::new("promtool").args(["query", "instant", &url, query]), PATIENCE);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
@@ -175,7 +159,6 @@ fn is_ready(child: &mut Child, address: &str) -> bool {
         if child.try_wait().unwrap().is_some() {
             return false;
         }
-        // Somebody else may have the port.
         let answers = TcpStream::connect(address).is_ok_and(|mut stream| stream.write_all(b"").is_ok());
         if answers && RawClient::get(address, "/-/ready").status == 200 {
             return true;

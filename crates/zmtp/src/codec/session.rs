@@ -203,6 +203,11 @@ impl Session {
         }
     }
 
+    /// Bytes of the frames of a message that is still coming.
+    pub fn incomplete_bytes(&self) -> usize {
+        usize::try_from(self.parts_bytes).unwrap_or(usize::MAX)
+    }
+
     /// Asks the peer for a sign of life, if it knows how to give one.
     pub fn ping(&mut self) {
         if self.peer_minor >= 1 {

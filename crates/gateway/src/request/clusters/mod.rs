@@ -20,6 +20,7 @@ use http::{HeaderMap, HeaderValue};
 use net::Clock;
 use response_cache::Direction;
 use routing::receipt::ClusterNote;
+use supervision::Backoff;
 
 use crate::{
     Gateway,
@@ -166,7 +167,7 @@ impl Clusters {
 
     /// Learns the clusters' examples, as often as it takes.
     pub(crate) async fn learning(&self) -> Infallible {
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
             match self.learn().await {
                 Ok(middles) => {
@@ -181,8 +182,7 @@ impl Clusters {
                     tracing::warn!(model = %self.embedder.model(), "no vectors for the examples of semantic clusters: trying again");
                 }
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            tokio::time::sleep(backoff.after(Duration::ZERO)).await;
         }
     }
 

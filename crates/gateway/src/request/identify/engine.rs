@@ -24,8 +24,9 @@ use tokio::sync::OnceCell;
 use super::{
     Asked,
     known::{self, Digest, Known, Teller, TokenCache},
-    own::{self, Seats},
+    own,
     question::Question,
+    seats::Seats,
     shared::{SharedTokens, Whose},
     standing::{Failed, Failure, Standings},
 };
@@ -62,7 +63,7 @@ pub(super) struct Told {
 
 /// Asks engines for tokens.
 #[derive(Debug)]
-pub(super) struct EngineTokens {
+pub(crate) struct EngineTokens {
     fleet: Arc<Fleet>,
     pools: Pools,
     clock: Clock,
@@ -88,7 +89,7 @@ struct Book {
 
 impl EngineTokens {
     /// `budget` is what a computation here may take.
-    pub(super) fn new(
+    pub(crate) fn new(
         fleet: Arc<Fleet>,
         pools: Pools,
         clock: Clock,

@@ -1,56 +1,14 @@
-//! Tokens by the model's own tokenizer, and where it may compute.
+//! Tokens by the model's own tokenizer.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{borrow::Cow, time::Duration};
 
 use dialect::{PromptPart, RawJson, Rendering, RequestView};
 use net::Clock;
 use prompt::{ChatRequest, PromptError, PromptModel};
-use tokio::sync::Semaphore;
-
-/// Longest computation on a runtime thread: beyond it the work moves to the blocking pool, so that no other stream waits.
-/// A text may cost some ten times what is predicted (one word of many kilobytes), so this is well below what would hurt.
-pub(super) const ON_RUNTIME: Duration = Duration::from_micros(500);
-
-/// Long prompts tokenised at once, a seat each: the next waits its turn.
-#[derive(Clone, Debug)]
-pub(in crate::request) struct Seats(Arc<Semaphore>);
-
-impl Seats {
-    pub(super) fn new(seats: usize) -> Self {
-        Self(Arc::new(Semaphore::new(seats)))
-    }
-
-    /// Does the work where its `cost`, as predicted, belongs. `None` if it panicked.
-    pub(in crate::request) async fn run<T: Send + 'static>(
-        &self,
-        cost: Duration,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Option<T> {
-        if cost <= ON_RUNTIME {
-            return Some(work());
-        }
-        let seat = Arc::clone(&self.0).acquire_owned().await;
-        let seated = move || {
-            // Held by the work itself: it goes on when the client has left.
-            let _seat = seat;
-            work()
-        };
-        tokio::task::spawn_blocking(seated).await.ok()
-    }
-}
 
 /// What so many bytes cost.
 pub(in crate::request) fn cost_of(bytes: usize, per_byte: Duration) -> Duration {
     per_byte.saturating_mul(u32::try_from(bytes).unwrap_or(u32::MAX))
-}
-
-/// What reading and rendering messages costs beside their bytes, about, by what opens in their text: a message, a part of
-/// one, a tool.
-const COST_PER_OBJECT: Duration = Duration::from_micros(2);
-
-/// What the objects in a JSON text add to the cost of tokenising its bytes.
-pub(in crate::request) fn cost_of_objects(text: &[u8]) -> Duration {
-    cost_of(text.iter().filter(|byte| **byte == b'{').count(), COST_PER_OBJECT)
 }
 
 #[derive(Debug)]
@@ -141,13 +99,6 @@ mod tests {
         let artefacts =
             Artefacts { tokenizer_json: &tokenizer_json, tokenizer_config: Some(&config), chat_template: None };
         PromptModel::load(artefacts).expect("the fixture is a model's own files")
-    }
-
-    #[test]
-    fn very_many_tiny_messages_are_too_much_for_a_runtime_thread_whatever_their_bytes_cost() {
-        let messages = |count: usize| [r#"{"role":"user","content":"hi"}"#; 5_000][..count].join(",");
-        assert!(cost_of_objects(messages(20).as_bytes()) < ON_RUNTIME);
-        assert!(cost_of_objects(messages(5_000).as_bytes()) > ON_RUNTIME);
     }
 
     #[test]

@@ -47,6 +47,10 @@ impl Settle {
     }
 
     pub(super) fn worker_failed(&self, target: Target, name: &str, kind: FailureKind) {
+        // Counted where it happened: it is none of the worker's.
+        if kind == FailureKind::Local {
+            return;
+        }
         self.gateway.fleet.report_failure(target.worker, kind);
         if kind == FailureKind::Refused {
             self.gateway.pools.forget(target.worker);

@@ -9,6 +9,7 @@ use kv_blocks::Moment;
 use net::Clock;
 use parking_lot::Mutex;
 use redis_store::{FaultKind, RedisFault, RedisPool, RedisValues};
+use supervision::Task;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
     task::{JoinHandle, JoinSet},
@@ -77,7 +78,7 @@ impl SharedTokens {
         // Bound: what comes on top is let go.
         let (queue, jobs) = mpsc::channel(QUEUE);
         Ok(Self {
-            writer: tokio::spawn(write(Arc::clone(&inner), jobs)),
+            writer: tokio::spawn(start_writing(Arc::clone(&inner), jobs)),
             inner,
             permits: Arc::new(Semaphore::new(LOOKUPS)),
             lookups: Mutex::default(),
@@ -169,7 +170,13 @@ fn is_about_the_value(fault: &RedisFault) -> bool {
     !fault.outage && fault.kind == FaultKind::Other
 }
 
-async fn write(inner: Arc<Inner>, mut jobs: mpsc::Receiver<Job>) {
+/// Ids that wait outlive a panic, which costs those that are just being written.
+async fn start_writing(inner: Arc<Inner>, mut jobs: mpsc::Receiver<Job>) {
+    let mut task = Task::new("token_writer");
+    while task.attempt(Box::pin(write(&inner, &mut jobs))).await.is_none() {}
+}
+
+async fn write(inner: &Inner, jobs: &mut mpsc::Receiver<Job>) {
     while let Some(job) = jobs.recv().await {
         if let Some(bytes) = value::encode(&job.name, &job.ids) {
             // The pool has counted it; whoever asks next asks an engine.

@@ -1,0 +1,99 @@
+//! What requests said of each worker lately, readable without the lock of all workers.
+
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::Duration,
+};
+
+use kv_blocks::{Moment, WorkerId};
+use parking_lot::RwLock;
+
+/// A failure older than this says nothing of the next request.
+const RECENT: Duration = Duration::from_secs(10);
+/// No failure since the last answer.
+const NONE: u64 = 0;
+
+/// The records of all workers.
+#[derive(Debug, Default)]
+pub(crate) struct RequestRecords(RwLock<HashMap<WorkerId, Record>>);
+
+#[derive(Debug, Default)]
+struct Record {
+    /// Failures were reported since the last success.
+    failing: AtomicBool,
+    /// When a request failed that no answer followed, in milliseconds since the start and one more.
+    failed_at: AtomicU64,
+}
+
+impl RequestRecords {
+    pub(crate) fn add(&self, id: WorkerId) {
+        self.0.write().insert(id, Record::default());
+    }
+
+    pub(crate) fn remove(&self, id: WorkerId) {
+        self.0.write().remove(&id);
+    }
+
+    /// A request failed; returns whether the worker is known.
+    pub(crate) fn failed(&self, id: WorkerId, now: Moment) -> bool {
+        let records = self.0.read();
+        let record = records.get(&id);
+        if let Some(record) = record {
+            record.failing.store(true, Ordering::Relaxed);
+            record.failed_at.store(milliseconds(now) + 1, Ordering::Relaxed);
+        }
+        record.is_some()
+    }
+
+    /// A request succeeded; returns whether failures were reported since the one before.
+    pub(crate) fn succeeded(&self, id: WorkerId) -> bool {
+        self.answered(id);
+        self.0.read().get(&id).is_some_and(|record| record.failing.swap(false, Ordering::Relaxed))
+    }
+
+    /// The worker answers: with a reply that has begun, or a check that brings it back.
+    pub(crate) fn answered(&self, id: WorkerId) {
+        if let Some(record) = self.0.read().get(&id)
+            && record.failed_at.load(Ordering::Relaxed) != NONE
+        {
+            record.failed_at.store(NONE, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a request failed lately and none was answered since.
+    pub(crate) fn failed_lately(&self, id: WorkerId, now: Moment) -> bool {
+        let failed_at = self.0.read().get(&id).map_or(NONE, |record| record.failed_at.load(Ordering::Relaxed));
+        failed_at != NONE && u128::from(milliseconds(now).saturating_sub(failed_at - 1)) < RECENT.as_millis()
+    }
+}
+
+fn milliseconds(moment: Moment) -> u64 {
+    u64::try_from(moment.since_start().as_millis()).unwrap_or(u64::MAX - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: WorkerId = WorkerId(1);
+
+    fn at(seconds: u64) -> Moment {
+        Moment::at(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn a_worker_fails_lately_until_it_answers_or_ten_seconds_have_passed() {
+        let records = RequestRecords::default();
+        assert!(!records.failed(A, at(0)) && !records.failed_lately(A, at(0)), "nobody knows it");
+        records.add(A);
+        assert!(!records.failed_lately(A, at(0)), "nobody has asked it");
+        assert!(records.failed(A, at(0)));
+        assert!(records.failed_lately(A, at(9)) && !records.failed_lately(A, at(10)));
+        records.failed(A, at(20));
+        records.answered(A);
+        assert!(!records.failed_lately(A, at(20)));
+        assert!(records.succeeded(A), "an answer that has begun is no success yet");
+        assert!(!records.succeeded(A));
+    }
+}

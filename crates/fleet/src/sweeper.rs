@@ -1,0 +1,52 @@
+//! Frees the index's memory of caches that are gone, beside everything else.
+//!
+//! **Invariant**: at most one thread sweeps, and it ends when nothing is left to forget.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use kv_index::KvIndex;
+
+/// Starts the thread that sweeps, where none runs.
+#[derive(Debug)]
+pub(crate) struct IndexSweeper {
+    index: Arc<KvIndex>,
+    running: Arc<AtomicBool>,
+}
+
+impl IndexSweeper {
+    pub(crate) fn new(index: Arc<KvIndex>) -> Self {
+        Self { index, running: Arc::default() }
+    }
+
+    /// There is something to sweep. Cheap and non-blocking.
+    pub(crate) fn wake(&self) {
+        if self.running.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (index, running) = (Arc::clone(&self.index), Arc::clone(&self.running));
+        let started = thread::Builder::new().name("index-sweeper".to_owned()).spawn(move || sweep(&index, &running));
+        if let Err(error) = started {
+            self.running.store(false, Ordering::Release);
+            tracing::warn!(%error, "no thread to free the index's memory of lost caches: it is freed with the next one");
+        }
+    }
+}
+
+fn sweep(index: &KvIndex, running: &AtomicBool) {
+    loop {
+        while index.sweep() {
+            thread::yield_now();
+        }
+        running.store(false, Ordering::Release);
+        // Whoever retired a cache before that line saw a thread that was running.
+        if !index.sweep() || running.swap(true, Ordering::AcqRel) {
+            return;
+        }
+    }
+}

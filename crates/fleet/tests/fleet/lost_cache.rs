@@ -1,0 +1,61 @@
+//! A cache that is gone with its process is credited to nobody, and forgotten beside whatever waits.
+
+use std::{sync::Arc, time::Duration};
+
+use contract_id::contract;
+use fleet::FailureKind;
+use kv_blocks::{BlockSize, DpRank, Identity, Namespace, SequenceHash, Target, Tier};
+use kv_index::KvIndex;
+
+use crate::{
+    fake_engine::FakeEngine,
+    setup::{parts, start, worker},
+};
+
+/// Chains that the engine has, each a run of its own: forgetting them takes a hundred slices.
+const CHAINS: u64 = 100_000;
+
+fn namespace() -> Namespace {
+    let block_size = BlockSize::new(16).unwrap();
+    Namespace { model: Arc::from("m"), lora: None, salt: None, block_size, identity: Identity::Tokens }
+}
+
+fn fill(index: &KvIndex, target: Target) {
+    for chain in 0..CHAINS {
+        index.store_hashes(target, &namespace(), None, &[SequenceHash(chain)], Tier::Device);
+    }
+}
+
+#[tokio::test]
+#[contract("F1")]
+async fn a_request_that_finds_its_engine_dead_does_not_wait_until_the_cache_is_forgotten() {
+    let mut engine = FakeEngine::serving("m").await;
+    let parts = parts(vec![worker("w1", &engine.url())]);
+    let index = Arc::clone(&parts.index);
+    let running = start(parts);
+    let mut was_left = false;
+    // The thread that forgets may be faster than this one where the machine is busy: not every time.
+    for _ in 0..20 {
+        let target = Target { worker: running.ready("w1").await.id, rank: DpRank(0) };
+        fill(&index, target);
+        assert_eq!(index.blocks_per_tier(target)[0], CHAINS);
+        engine.die().await;
+        running.fleet.report_failure(target.worker, FailureKind::Refused);
+        was_left |= index.stats().memberships > 0;
+        assert_eq!(index.blocks_per_tier(target)[0], 0, "nothing of it is its own any more");
+        assert!(index.lookup(&namespace(), &[SequenceHash(0)], kv_blocks::Moment::START).is_empty());
+        // What the next process says stays, also while the rest is being forgotten.
+        engine.start();
+        running.ready("w1").await;
+        index.store_hashes(target, &namespace(), None, &[SequenceHash(7)], Tier::Device);
+        while index.stats().memberships > 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(index.blocks_per_tier(target)[0], 1);
+        if was_left {
+            break;
+        }
+    }
+    assert!(was_left, "the report came back after everything was forgotten");
+    running.fleet.stop().await;
+}

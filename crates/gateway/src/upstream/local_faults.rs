@@ -1,0 +1,34 @@
+//! Connections that could not be opened for a reason that lies with this process or its machine.
+
+use kv_blocks::Moment;
+use net::LocalFault;
+use parking_lot::Mutex;
+use prometheus_client::{metrics::counter::Counter, registry::Registry};
+use std::time::Duration;
+
+/// Between two lines of log about the same.
+const LOG_PAUSE: Duration = Duration::from_secs(10);
+
+/// Counts them, and tells the operator.
+#[derive(Debug, Default)]
+pub(crate) struct LocalFaults {
+    count: Counter,
+    logged: Mutex<Option<Moment>>,
+}
+
+impl LocalFaults {
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        let help =
+            "Connections to workers that could not be opened for want of descriptors, ports, memory or addresses";
+        registry.register("warmroute_local_failures", help, self.count.clone());
+    }
+
+    pub(super) fn note(&self, fault: LocalFault, error: &std::io::Error, now: Moment) {
+        self.count.inc();
+        let mut logged = self.logged.lock();
+        if logged.is_none_or(|at| now.since(at) >= LOG_PAUSE) {
+            *logged = Some(now);
+            tracing::error!(%error, advice = fault.advice(), "no connection to a worker could be opened, and no worker is to blame");
+        }
+    }
+}

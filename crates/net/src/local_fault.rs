@@ -1,0 +1,87 @@
+//! Errors of connecting that lie with this process or its machine, and say nothing of the other side.
+
+use std::io;
+
+use crate::resolver::ResolveError;
+
+const ENOMEM: i32 = 12;
+const ENFILE: i32 = 23;
+const EMFILE: i32 = 24;
+const EADDRNOTAVAIL: i32 = 99;
+const ENOBUFS: i32 = 105;
+
+/// What this process or its machine has run out of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LocalFault {
+    /// Open files: the limit of the process or of the machine.
+    Descriptors,
+    /// Ports to connect from.
+    Ports,
+    /// Memory of the kernel for sockets.
+    Memory,
+    /// Names cannot be resolved, and no address is known from before.
+    Resolver,
+}
+
+impl LocalFault {
+    /// The local fault behind an error of connecting, if it is one.
+    ///
+    /// ```
+    /// use net::LocalFault;
+    ///
+    /// let out_of_descriptors = std::io::Error::from_raw_os_error(24);
+    /// assert_eq!(LocalFault::of(&out_of_descriptors), Some(LocalFault::Descriptors));
+    /// assert_eq!(LocalFault::of(&std::io::ErrorKind::ConnectionRefused.into()), None);
+    /// ```
+    pub fn of(error: &io::Error) -> Option<Self> {
+        match error.raw_os_error() {
+            Some(EMFILE | ENFILE) => Some(Self::Descriptors),
+            Some(EADDRNOTAVAIL) => Some(Self::Ports),
+            Some(ENOBUFS | ENOMEM) => Some(Self::Memory),
+            Some(_) => None,
+            None => error.get_ref().is_some_and(|inner| inner.is::<ResolveError>()).then_some(Self::Resolver),
+        }
+    }
+
+    /// Whether something of this process or machine is used up. A name that cannot be resolved may as well be gone.
+    pub fn is_exhaustion(self) -> bool {
+        self != Self::Resolver
+    }
+
+    /// What it is, and what to do about it.
+    pub fn advice(self) -> &'static str {
+        match self {
+            Self::Descriptors => "no file descriptor is left: raise the limit of open files (ulimit -n)",
+            Self::Ports => {
+                "no local port is left: widen net.ipv4.ip_local_port_range, or spread the load over addresses"
+            }
+            Self::Memory => "the kernel has no memory for sockets: raise the limits of the machine or its container",
+            Self::Resolver => "the names of workers cannot be resolved: see to the resolver, or configure addresses",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_this_machine_are_told_from_those_of_the_other_side() {
+        let of = |code| LocalFault::of(&io::Error::from_raw_os_error(code));
+        for (code, fault) in [
+            (24, LocalFault::Descriptors),
+            (23, LocalFault::Descriptors),
+            (99, LocalFault::Ports),
+            (105, LocalFault::Memory),
+            (12, LocalFault::Memory),
+        ] {
+            assert_eq!(of(code), Some(fault));
+            assert!(fault.is_exhaustion() && !fault.advice().is_empty());
+        }
+        // Refused, reset, timed out, no route, no network, no such socket, full backlog of a unix socket.
+        for code in [111, 104, 110, 113, 101, 2, 11] {
+            assert_eq!(of(code), None, "{code}");
+        }
+        assert_eq!(LocalFault::of(&io::ErrorKind::TimedOut.into()), None);
+    }
+}

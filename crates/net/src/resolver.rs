@@ -1,0 +1,232 @@
+//! Names to addresses, beside the connections that need them.
+//!
+//! The system's resolver is asked (`/etc/hosts` and search domains count), which tells no time to live: an answer is asked for
+//! anew after [`REFRESH`], while the connections go on with what is known. Where the resolver fails or hangs, the last
+//! addresses are used for [`GRACE`] more.
+//!
+//! **Invariant**: of one name at most one question is under way, of all names [`MOST_LOOKUPS`], and a caller that leaves ends
+//! none of them. What is returned is only a list: who connects checks each address ([`crate::Destinations`]).
+
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, ToSocketAddrs},
+    sync::{Arc, LazyLock},
+    thread,
+    time::Duration,
+};
+
+use kv_blocks::Moment;
+use parking_lot::Mutex;
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, oneshot, watch};
+
+use crate::Clock;
+
+/// Age at which an answer is asked for anew.
+pub const REFRESH: Duration = Duration::from_secs(30);
+/// How long an answer is used beyond that, where there is no newer one.
+pub const GRACE: Duration = Duration::from_secs(600);
+/// After a question that failed the next one waits this long.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Questions under way at once; each takes a thread for as long as the resolver takes.
+const MOST_LOOKUPS: usize = 8;
+/// Names kept; one more takes the place of the one that was used longest ago.
+const MOST_NAMES: usize = 4096;
+
+/// A name could not be resolved, and no address of it is known.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the name {name} cannot be resolved ({reason}): check the name, and the resolver of this machine")]
+pub(crate) struct ResolveError {
+    name: Arc<str>,
+    reason: Arc<str>,
+}
+
+type Addresses = Arc<[IpAddr]>;
+type Answer = Result<Addresses, Arc<str>>;
+/// How a name is looked up; it may block for as long as it likes.
+type Lookup = Arc<dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync>;
+
+/// What this process knows from the system's resolver.
+static SYSTEM: LazyLock<NameCache> = LazyLock::new(|| NameCache::new(Arc::new(by_system), Clock::system()));
+
+/// The addresses of `host`, from what is known or by asking.
+pub(crate) async fn resolve(host: &str) -> io::Result<Addresses> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(Arc::new([address]));
+    }
+    SYSTEM.resolve(host).await
+}
+
+/// Nothing was reached at the addresses of `host`: they may be others by now.
+pub(crate) fn doubt(host: &str) {
+    if host.parse::<IpAddr>().is_err() {
+        SYSTEM.doubt(host);
+    }
+}
+
+fn by_system(name: &str) -> io::Result<Vec<IpAddr>> {
+    let mut addresses = Vec::new();
+    for address in (name, 0).to_socket_addrs()? {
+        if !addresses.contains(&address.ip()) {
+            addresses.push(address.ip());
+        }
+    }
+    Ok(addresses)
+}
+
+/// What is known of names.
+#[derive(Clone)]
+struct NameCache {
+    lookup: Lookup,
+    clock: Clock,
+    names: Arc<Mutex<HashMap<Arc<str>, Known>>>,
+    room: Arc<Semaphore>,
+}
+
+/// What is known of one name.
+struct Known {
+    /// The last answer, and when it came.
+    answer: Option<(Moment, Addresses)>,
+    /// Nobody was reached there since: it is asked for anew.
+    doubted: bool,
+    /// Why the last question failed, and when.
+    failure: Option<(Moment, Arc<str>)>,
+    /// The question under way.
+    asked: Option<watch::Receiver<Option<Answer>>>,
+    used: Moment,
+}
+
+impl Known {
+    /// The last answer, where it is not older than this.
+    fn answered_within(&self, age: Duration, now: Moment) -> Option<Addresses> {
+        self.answer.as_ref().filter(|(at, _)| now.since(*at) < age).map(|(_, addresses)| Arc::clone(addresses))
+    }
+
+    fn failed_just_now(&self, now: Moment) -> Option<Arc<str>> {
+        self.failure.as_ref().filter(|(at, _)| now.since(*at) < PAUSE).map(|(_, reason)| Arc::clone(reason))
+    }
+}
+
+impl NameCache {
+    fn new(lookup: Lookup, clock: Clock) -> Self {
+        Self { lookup, clock, names: Arc::default(), room: Arc::new(Semaphore::new(MOST_LOOKUPS)) }
+    }
+
+    async fn resolve(&self, name: &str) -> io::Result<Addresses> {
+        let mut asked = match self.known_or_asked(name) {
+            Ok(answer) => return answer.map_err(|reason| failed(name, reason)),
+            Err(asked) => asked,
+        };
+        let answer = match asked.wait_for(Option::is_some).await {
+            Ok(answer) => answer.clone(),
+            Err(_) => None,
+        };
+        answer.unwrap_or_else(|| Err("the question was given up".into())).map_err(|reason| failed(name, reason))
+    }
+
+    /// What is known already, or the question to wait for.
+    fn known_or_asked(&self, name: &str) -> Result<Answer, watch::Receiver<Option<Answer>>> {
+        let now = self.clock.now();
+        let mut names = self.names.lock();
+        if !names.contains_key(name) {
+            make_room(&mut names);
+            names.insert(name.into(), Known { answer: None, doubted: false, failure: None, asked: None, used: now });
+        }
+        let known = names.get_mut(name).expect("it was just put there");
+        known.used = now;
+        if let Some(addresses) = known.answered_within(REFRESH, now).filter(|_| !known.doubted) {
+            return Ok(Ok(addresses));
+        }
+        let failure = known.failed_just_now(now);
+        if known.asked.is_none() && failure.is_none() {
+            known.asked = Some(self.ask(name.into()));
+        }
+        match (known.answered_within(REFRESH + GRACE, now), failure, &known.asked) {
+            (Some(addresses), ..) => Ok(Ok(addresses)),
+            (None, _, Some(asked)) => Err(asked.clone()),
+            (None, Some(reason), None) => Ok(Err(reason)),
+            (None, None, None) => Ok(Err("it is not asked for".into())),
+        }
+    }
+
+    /// Has a name asked for anew when it is next wanted, where its answer is no news.
+    fn doubt(&self, name: &str) {
+        let now = self.clock.now();
+        if let Some(known) = self.names.lock().get_mut(name) {
+            known.doubted = known.answered_within(PAUSE, now).is_none();
+        }
+    }
+
+    /// Asks for a name on a thread of its own, as soon as there is room.
+    fn ask(&self, name: Arc<str>) -> watch::Receiver<Option<Answer>> {
+        let (answered, asked) = watch::channel(None);
+        let cache = self.clone();
+        tokio::spawn(async move {
+            let permit = Arc::clone(&cache.room).acquire_owned().await;
+            let answer = match cache.look_up(&name, permit).await {
+                Ok(addresses) if !addresses.is_empty() => Ok(addresses.into()),
+                Ok(_) => Err("it has no address".into()),
+                Err(error) => Err(error.to_string().into()),
+            };
+            cache.take(&name, &answer);
+            answered.send_replace(Some(answer));
+        });
+        asked
+    }
+
+    /// Asks on a thread of its own, which holds `permit`: a resolver that hangs keeps none of the runtime's, and does not
+    /// hold up the end of the process.
+    async fn look_up(
+        &self,
+        name: &Arc<str>,
+        permit: Result<OwnedSemaphorePermit, AcquireError>,
+    ) -> io::Result<Vec<IpAddr>> {
+        let (lookup, name) = (Arc::clone(&self.lookup), Arc::clone(name));
+        let (done, found) = oneshot::channel();
+        thread::Builder::new().name("resolver".to_owned()).spawn(move || {
+            let found = lookup(&name);
+            drop(permit);
+            // Nobody waits any more where the runtime has ended.
+            drop(done.send(found));
+        })?;
+        found.await.unwrap_or_else(|_| Err(io::Error::other("the resolver's thread ended with a panic")))
+    }
+
+    /// Takes an answer over.
+    fn take(&self, name: &str, answer: &Answer) {
+        let now = self.clock.now();
+        let mut names = self.names.lock();
+        let Some(known) = names.get_mut(name) else { return };
+        known.asked = None;
+        match answer {
+            Ok(addresses) => {
+                (known.answer, known.doubted, known.failure) = (Some((now, Arc::clone(addresses))), false, None);
+            }
+            Err(reason) => {
+                if known.failure.is_none() {
+                    let age = known.answer.as_ref().map(|(at, _)| now.since(*at));
+                    tracing::warn!(name, %reason, ?age, "a name cannot be resolved: its last addresses are used");
+                }
+                known.failure = Some((now, Arc::clone(reason)));
+            }
+        }
+    }
+}
+
+/// Makes room for one more name, where there is none. A name whose question is under way stays.
+fn make_room(names: &mut HashMap<Arc<str>, Known>) {
+    if names.len() < MOST_NAMES {
+        return;
+    }
+    let idle = names.iter().filter(|(_, known)| known.asked.is_none());
+    if let Some(oldest) = idle.min_by_key(|(_, known)| known.used).map(|(name, _)| Arc::clone(name)) {
+        names.remove(&oldest);
+    }
+}
+
+fn failed(name: &str, reason: Arc<str>) -> io::Error {
+    io::Error::other(ResolveError { name: name.into(), reason })
+}
+
+#[cfg(test)]
+mod tests;

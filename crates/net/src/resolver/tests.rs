@@ -1,0 +1,195 @@
+//! Resolvers that answer, fail and hang.
+
+use std::sync::{
+    atomic::{AtomicUsize, Ordering},
+    mpsc,
+};
+
+use contract_id::contract;
+
+use super::*;
+use crate::LocalFault;
+
+fn ip(last: u8) -> IpAddr {
+    [127, 0, 0, last].into()
+}
+
+/// A cache whose resolver answers as told, and how often it was asked.
+fn cache(
+    lookup: impl Fn(&str, usize) -> io::Result<Vec<IpAddr>> + Send + Sync + 'static,
+) -> (NameCache, Arc<AtomicUsize>) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let lookup: Lookup = Arc::new(move |name| lookup(name, count.fetch_add(1, Ordering::SeqCst)));
+    (NameCache::new(lookup, Clock::system()), asked)
+}
+
+/// Makes what is known of a name older.
+fn age(cache: &NameCache, name: &str, by: Duration) {
+    let mut names = cache.names.lock();
+    let known = names.get_mut(name).unwrap();
+    if let Some((at, _)) = &mut known.answer {
+        *at = Moment::at(at.since_start().checked_sub(by).expect("a clock that runs for long enough"));
+    }
+}
+
+/// A clock whose process started long ago.
+fn long_running(mut cache: NameCache) -> NameCache {
+    cache.clock = Clock::ahead_by(Duration::from_secs(3600));
+    cache
+}
+
+async fn until_asked(cache: &NameCache, asked: &AtomicUsize, times: usize) {
+    while asked.load(Ordering::SeqCst) < times || cache.names.lock().values().any(|known| known.asked.is_some()) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
+#[contract("F30")]
+async fn a_name_is_asked_for_once_however_many_want_it() {
+    let (cache, asked) = cache(|_, _| {
+        std::thread::sleep(Duration::from_millis(50));
+        Ok(vec![ip(1), ip(2)])
+    });
+    let all = futures(20, |_| cache.resolve("engine"));
+    for answer in all.await {
+        assert_eq!(*answer.unwrap(), [ip(1), ip(2)]);
+    }
+    cache.resolve("engine").await.unwrap();
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+#[contract("F30")]
+async fn the_last_addresses_are_used_while_the_resolver_fails_and_new_ones_when_it_answers() {
+    let (cache, asked) = cache(|_, number| match number {
+        0 => Ok(vec![ip(1)]),
+        1 => Err(io::Error::other("no server answers")),
+        _ => Ok(vec![ip(2)]),
+    });
+    let cache = long_running(cache);
+    assert_eq!(*cache.resolve("engine").await.unwrap(), [ip(1)]);
+    age(&cache, "engine", REFRESH);
+    // The question that fails costs nobody anything.
+    assert_eq!(*cache.resolve("engine").await.unwrap(), [ip(1)]);
+    until_asked(&cache, &asked, 2).await;
+    assert_eq!(*cache.resolve("engine").await.unwrap(), [ip(1)]);
+    cache.names.lock().get_mut("engine").unwrap().failure = None;
+    assert_eq!(*cache.resolve("engine").await.unwrap(), [ip(1)], "it is asked for beside");
+    until_asked(&cache, &asked, 3).await;
+    assert_eq!(*cache.resolve("engine").await.unwrap(), [ip(2)]);
+}
+
+#[tokio::test]
+#[contract("F30")]
+async fn addresses_where_nobody_was_reached_are_asked_for_before_their_time() {
+    let (cache, asked) = cache(|_, number| Ok(vec![ip(1 + u8::try_from(number).unwrap())]));
+    let cache = long_running(cache);
+    cache.resolve("engine").await.unwrap();
+    cache.doubt("engine");
+    cache.resolve("engine").await.unwrap();
+    assert_eq!(asked.load(Ordering::SeqCst), 1, "it was just asked for");
+    age(&cache, "engine", PAUSE);
+    cache.doubt("engine");
+    assert_eq!(*cache.resolve("engine").await.unwrap(), [ip(1)], "nobody waits for the answer");
+    until_asked(&cache, &asked, 2).await;
+    assert_eq!(*cache.resolve("engine").await.unwrap(), [ip(2)]);
+}
+
+#[tokio::test]
+#[contract("F30")]
+async fn after_the_grace_a_name_that_cannot_be_resolved_is_a_local_fault() {
+    let (cache, _) = cache(|_, number| if number == 0 { Ok(vec![ip(1)]) } else { Err(io::Error::other("no")) });
+    let cache = long_running(cache);
+    cache.resolve("engine").await.unwrap();
+    age(&cache, "engine", REFRESH + GRACE);
+    let error = cache.resolve("engine").await.unwrap_err();
+    assert_eq!(LocalFault::of(&error), Some(LocalFault::Resolver));
+    assert!(error.to_string().starts_with("the name engine cannot be resolved (no)"), "{error}");
+}
+
+#[tokio::test]
+#[contract("F30")]
+async fn a_name_without_addresses_is_a_failure_that_is_not_asked_for_again_at_once() {
+    let (cache, asked) = cache(|_, _| Ok(Vec::new()));
+    for _ in 0..5 {
+        assert!(cache.resolve("engine").await.unwrap_err().to_string().contains("has no address"));
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+#[contract("F30")]
+async fn a_resolver_that_hangs_takes_a_few_threads_and_holds_up_no_name_that_is_known() {
+    let (release, held) = mpsc::channel::<()>();
+    let held = Mutex::new(held);
+    let (cache, asked) = cache(move |name, _| {
+        if name != "known" {
+            let _ = held.lock().recv();
+        }
+        Ok(vec![ip(1)])
+    });
+    let cache = long_running(cache);
+    cache.resolve("known").await.unwrap();
+    let waiting: Vec<_> = (0..40)
+        .map(|number| {
+            let cache = cache.clone();
+            tokio::spawn(async move { cache.resolve(&format!("name-{}", number % 20)).await })
+        })
+        .collect();
+    while cache.room.available_permits() > 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(asked.load(Ordering::SeqCst) <= 1 + MOST_LOOKUPS);
+    age(&cache, "known", REFRESH + GRACE / 2);
+    assert_eq!(*cache.resolve("known").await.unwrap(), [ip(1)]);
+    // Whoever leaves ends no question: a client's connect timeout frees no thread.
+    waiting[0].abort();
+    drop(release);
+    for answer in waiting.into_iter().skip(1) {
+        answer.await.unwrap().unwrap();
+    }
+    // The known one is asked for anew as well.
+    until_asked(&cache, &asked, 22).await;
+    assert_eq!(asked.load(Ordering::SeqCst), 22, "each name once");
+}
+
+#[tokio::test]
+async fn so_many_names_are_kept_and_those_in_use_stay() {
+    let (cache, asked) = cache(|_, _| Ok(vec![ip(1)]));
+    for number in 0..MOST_NAMES {
+        let used = Moment::at(Duration::from_nanos(number as u64));
+        let known = Known { answer: None, doubted: false, failure: None, asked: None, used };
+        cache.names.lock().insert(format!("old-{number}").into(), known);
+    }
+    cache.resolve("new").await.unwrap();
+    assert_eq!(cache.names.lock().len(), MOST_NAMES);
+    assert!(!cache.names.lock().contains_key("old-0"));
+    cache.resolve("new").await.unwrap();
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn the_systems_own_names_are_known_and_addresses_are_not_asked_for() {
+    assert!(resolve("localhost").await.unwrap().iter().all(IpAddr::is_loopback));
+    assert_eq!(*resolve("10.1.2.3").await.unwrap(), [IpAddr::from([10, 1, 2, 3])]);
+}
+
+/// All of these at once.
+async fn futures<T, F: Future<Output = T>>(count: usize, make: impl Fn(usize) -> F) -> Vec<T> {
+    let mut running: Vec<_> = (0..count).map(|number| Box::pin(make(number))).collect();
+    let mut done = Vec::new();
+    std::future::poll_fn(|context| {
+        running.retain_mut(|future| match future.as_mut().poll(context) {
+            std::task::Poll::Ready(value) => {
+                done.push(value);
+                false
+            }
+            std::task::Poll::Pending => true,
+        });
+        if running.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+    done
+}

@@ -1,0 +1,80 @@
+//! The accept loop.
+
+use std::{io, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{ConnectionSlot, ConnectionTable, PeerAddress};
+use crate::{Listeners, Stream};
+
+/// Pause after an accept that failed for want of descriptors: a busy loop would take the core from running streams.
+const PAUSE: Duration = Duration::from_millis(50);
+/// A shortage that lasts is logged again after this.
+const LOG_AGAIN: Duration = Duration::from_secs(30);
+
+/// Accepts connections for which there is a place.
+#[derive(Debug)]
+pub struct Acceptor {
+    listeners: Listeners,
+    table: Arc<ConnectionTable>,
+    /// Accepted, and without a place so far.
+    accepted: Option<Stream>,
+    /// When a failure was logged last.
+    logged: Option<Instant>,
+}
+
+impl Acceptor {
+    /// Accepts from all of `listeners`, `most` connections at once.
+    pub fn new(listeners: impl Into<Listeners>, most: usize) -> Self {
+        Self { listeners: listeners.into(), table: ConnectionTable::new(most), accepted: None, logged: None }
+    }
+
+    /// The next connection and its place. While there is none, connections wait in the kernel's backlog. Cancelling
+    /// loses none.
+    pub async fn next(&mut self) -> (Stream, ConnectionSlot) {
+        loop {
+            let stream = match self.accepted.take() {
+                Some(stream) => stream,
+                None => {
+                    self.table.has_room().await;
+                    self.accept().await
+                }
+            };
+            let peer = PeerAddress::of(stream.peer_addr());
+            self.accepted = Some(stream);
+            let slot = self.table.admit(peer).await;
+            let (Some(stream), Some(slot)) = (self.accepted.take(), slot) else {
+                tracing::debug!(?peer, "connection refused: its address has its share of the connections in use");
+                continue;
+            };
+            return (stream, slot);
+        }
+    }
+
+    /// Stops accepting. A connection that was accepted already has a place, even above the limit.
+    pub fn stop(self) -> Option<(Stream, ConnectionSlot)> {
+        let stream = self.accepted?;
+        let slot = self.table.admit_last(PeerAddress::of(stream.peer_addr()));
+        Some((stream, slot))
+    }
+
+    async fn accept(&mut self) -> Stream {
+        loop {
+            match self.listeners.accept().await {
+                Ok(stream) => return stream,
+                Err(error) => {
+                    self.log(&error);
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// One line for a shortage, however often an accept fails meanwhile.
+    fn log(&mut self, error: &io::Error) {
+        if self.logged.is_none_or(|logged| logged.elapsed() >= LOG_AGAIN) {
+            self.logged = Some(Instant::now());
+            tracing::warn!(%error, "accept failed: new connections wait; check the limit of open files (ulimit -n)");
+        }
+    }
+}

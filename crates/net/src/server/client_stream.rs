@@ -1,0 +1,197 @@
+//! A client's connection with two deadlines that the HTTP layer does not have.
+//!
+//! A request head must be complete within a time: the first one of a connection from the connection's beginning, each
+//! later one from its first byte, since an idle connection may rest longer. And a client that takes nothing of what is
+//! written is given up after a while: otherwise its reply would hold the engine, the load and the connection for ever,
+//! since a reply is not asked for more while nothing of it can be written.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, AtomicU64, Ordering},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use hyper::body::{Body, Frame, SizeHint};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    sync::OwnedSemaphorePermit,
+    time::{Sleep, sleep},
+};
+
+use super::ConnectionSlot;
+use crate::{Stalling, Stream};
+
+/// No request is in progress, and nothing is left to write.
+const IDLE: u8 = 0;
+/// A head is complete and its reply is not.
+const ANSWERING: u8 = 1;
+/// A reply is complete, and some of it may still have to be written.
+const FLUSHING: u8 = 2;
+
+/// The connection. The HTTP layer reads and writes through it.
+#[derive(Debug)]
+pub struct ClientStream {
+    inner: Stalling<Stream>,
+    head_timeout: Duration,
+    exchange: Exchange,
+    /// Heads that were complete when the stream was read last.
+    heads: u64,
+    /// Runs while a head is awaited or incomplete.
+    head: Option<Pin<Box<Sleep>>>,
+}
+
+/// Says where in the exchange of requests and replies a connection is.
+#[derive(Clone, Debug)]
+pub struct Exchange(Arc<State>);
+
+#[derive(Debug)]
+struct State {
+    slot: ConnectionSlot,
+    phase: AtomicU8,
+    /// Heads that are complete.
+    heads: AtomicU64,
+}
+
+impl Exchange {
+    /// A head is complete: its request is in progress until the returned guard is dropped. Waits while the client's
+    /// address has as many requests in progress as it may.
+    pub async fn begin(&self) -> Answering {
+        let state = Arc::clone(&self.0);
+        state.phase.store(ANSWERING, Ordering::Release);
+        state.heads.fetch_add(1, Ordering::Release);
+        let turn = state.slot.turn().await;
+        state.slot.set_busy();
+        Answering { state, _turn: turn }
+    }
+
+    /// The connection's place.
+    pub fn slot(&self) -> &ConnectionSlot {
+        &self.0.slot
+    }
+}
+
+/// While it lives, a request is in progress.
+#[derive(Debug)]
+pub struct Answering {
+    state: Arc<State>,
+    _turn: Option<OwnedSemaphorePermit>,
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.state.phase.store(FLUSHING, Ordering::Release);
+    }
+}
+
+impl ClientStream {
+    /// A connection that was accepted just now. A head may take `head_timeout`; a client that takes nothing for
+    /// `write_stall` is given up.
+    pub fn new(inner: Stream, slot: ConnectionSlot, head_timeout: Duration, write_stall: Duration) -> (Self, Exchange) {
+        let exchange = Exchange(Arc::new(State { slot, phase: AtomicU8::new(IDLE), heads: AtomicU64::new(0) }));
+        let stream = Self {
+            inner: Stalling::new(inner, write_stall),
+            head_timeout,
+            exchange: exchange.clone(),
+            heads: 0,
+            head: Some(Box::pin(sleep(head_timeout))),
+        };
+        (stream, exchange)
+    }
+}
+
+impl AsyncRead for ClientStream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let stream = self.get_mut();
+        let state = &stream.exchange.0;
+        let heads = state.heads.load(Ordering::Acquire);
+        if heads != stream.heads {
+            stream.heads = heads;
+            stream.head = None;
+        }
+        if state.phase.load(Ordering::Acquire) == ANSWERING {
+            // What is read now belongs to the request's body, or to nobody yet.
+            return Pin::new(&mut stream.inner).poll_read(cx, buf);
+        }
+        let before = buf.filled().len();
+        let result = Pin::new(&mut stream.inner).poll_read(cx, buf);
+        if buf.filled().len() > before {
+            let limit = stream.head_timeout;
+            stream.head.get_or_insert_with(|| Box::pin(sleep(limit)));
+        }
+        if let Some(head) = &mut stream.head
+            && head.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the request head came too slowly")));
+        }
+        result
+    }
+}
+
+impl AsyncWrite for ClientStream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().inner).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().inner).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let stream = self.get_mut();
+        ready!(Pin::new(&mut stream.inner).poll_flush(cx))?;
+        let state = &stream.exchange.0;
+        // The HTTP layer flushes when it has handed over all it had: nothing of the reply is left here.
+        if state.phase.compare_exchange(FLUSHING, IDLE, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            state.slot.set_idle();
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_shutdown(cx)
+    }
+}
+
+/// A reply's body that keeps its request in progress until it is out.
+#[derive(Debug)]
+pub struct InProgressBody<B> {
+    body: B,
+    _answering: Answering,
+}
+
+impl<B> InProgressBody<B> {
+    /// `body`, with the guard of its request.
+    pub fn new(body: B, answering: Answering) -> Self {
+        Self { body, _answering: answering }
+    }
+}
+
+impl<B: Body + Unpin> Body for InProgressBody<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,278 @@
+//! Places for the connections of one listener.
+//!
+//! A connection is idle while it carries no request. When all places are taken, a new connection gets that of the
+//! connection that has been idle for the longest time; when none is idle it waits in the backlog. One address may have
+//! requests in progress on at most seven eighths of the places: its further requests wait, and their connections count as
+//! idle meanwhile, so that another address always finds a place.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use super::PeerAddress;
+
+/// The part of the places that one address leaves to others. With fewer places than this, nothing is left.
+const RESERVE: usize = 8;
+
+/// The places. Made for one accept loop: only one task may wait for them.
+#[derive(Debug)]
+pub struct ConnectionTable {
+    most: usize,
+    share: usize,
+    state: Mutex<State>,
+    /// A place may have become free, or a connection idle.
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Numbers connections, and orders them by when they became idle.
+    next: u64,
+    /// At most `most` and those that came while the listener stopped.
+    slots: HashMap<u64, Slot>,
+    /// Connections that were told to close and have not yet.
+    closing: usize,
+    /// Idle connections that were not told to close, the longest idle first.
+    idle: BTreeMap<u64, u64>,
+    /// The same by address.
+    idle_by_peer: BTreeSet<(PeerAddress, u64)>,
+    /// Addresses that have connections.
+    peers: HashMap<PeerAddress, Peer>,
+    /// The address that has more than half of the places.
+    majority: Option<PeerAddress>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    peer: PeerAddress,
+    /// Since when, in the order of all; `None`: it carries a request.
+    idle: Option<u64>,
+    closing: bool,
+    close: Arc<Notify>,
+}
+
+#[derive(Debug)]
+struct Peer {
+    connections: usize,
+    /// As many permits as the address may have requests in progress.
+    turns: Arc<Semaphore>,
+}
+
+/// What became of a connection that wants a place.
+enum Admission {
+    Admitted(ConnectionSlot),
+    /// A place will become free, or a connection idle: try again then.
+    Later,
+    /// Its address has its share in use, and none of its connections is idle.
+    Refused,
+}
+
+impl ConnectionTable {
+    /// Places for `most` connections.
+    pub fn new(most: usize) -> Arc<Self> {
+        let most = most.clamp(1, Semaphore::MAX_PERMITS);
+        Arc::new(Self { most, share: most - most / RESERVE, state: Mutex::default(), changed: Notify::new() })
+    }
+
+    /// Resolves when a connection that is accepted now will get a place: before that it is better off in the backlog.
+    pub async fn has_room(&self) {
+        loop {
+            {
+                let state = self.state.lock();
+                if state.slots.len() < self.most || !state.idle.is_empty() {
+                    return;
+                }
+            }
+            self.changed.notified().await;
+        }
+    }
+
+    /// A place for an accepted connection; waits for one that has to yield. `None`: its address has its share in use, and
+    /// no connection of that address is idle. Cancelling changes nothing but which connections are told to close.
+    pub async fn admit(self: &Arc<Self>, peer: PeerAddress) -> Option<ConnectionSlot> {
+        loop {
+            match self.try_admit(peer) {
+                Admission::Admitted(slot) => return Some(slot),
+                Admission::Refused => return None,
+                Admission::Later => self.changed.notified().await,
+            }
+        }
+    }
+
+    /// A place above the limit, for the last connection of a listener that stops.
+    pub fn admit_last(self: &Arc<Self>, peer: PeerAddress) -> ConnectionSlot {
+        let mut state = self.state.lock();
+        self.insert(&mut state, peer)
+    }
+
+    fn try_admit(self: &Arc<Self>, peer: PeerAddress) -> Admission {
+        let mut state = self.state.lock();
+        if state.slots.len() < self.most {
+            return Admission::Admitted(self.insert(&mut state, peer));
+        }
+        if state.slots.len() - state.closing < self.most {
+            return Admission::Later;
+        }
+        let in_use = state.peers.get(&peer).map_or(0, |peer| peer.connections);
+        let yields = if in_use >= self.share { state.idle_of(peer) } else { state.longest_idle() };
+        match yields {
+            Some(id) => state.tell_to_close(id),
+            None if in_use >= self.share => return Admission::Refused,
+            None => {}
+        }
+        Admission::Later
+    }
+
+    fn insert(self: &Arc<Self>, state: &mut State, peer: PeerAddress) -> ConnectionSlot {
+        let id = state.number();
+        let close = Arc::new(Notify::new());
+        state.slots.insert(id, Slot { peer, idle: None, closing: false, close: Arc::clone(&close) });
+        state.set_idle(id);
+        let share = self.share;
+        let known =
+            state.peers.entry(peer).or_insert_with(|| Peer { connections: 0, turns: Arc::new(Semaphore::new(share)) });
+        known.connections += 1;
+        let turns = Arc::clone(&known.turns);
+        if known.connections > self.most / 2 {
+            state.majority = Some(peer);
+        }
+        ConnectionSlot { table: Arc::clone(self), id, peer, turns, close }
+    }
+
+    fn release(&self, id: u64) {
+        let mut state = self.state.lock();
+        state.set_busy(id);
+        let Some(slot) = state.slots.remove(&id) else { return };
+        let left = state.peers.get_mut(&slot.peer).map_or(0, |peer| {
+            peer.connections -= 1;
+            peer.connections
+        });
+        if left == 0 {
+            state.peers.remove(&slot.peer);
+        }
+        if left <= self.most / 2 && state.majority == Some(slot.peer) {
+            state.majority = None;
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+}
+
+impl State {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn longest_idle(&self) -> Option<u64> {
+        // Whoever has most of the places yields first.
+        self.majority.and_then(|peer| self.idle_of(peer)).or_else(|| self.idle.values().next().copied())
+    }
+
+    fn idle_of(&self, peer: PeerAddress) -> Option<u64> {
+        let (_, since) = self.idle_by_peer.range((peer, 0)..=(peer, u64::MAX)).next()?;
+        self.idle.get(since).copied()
+    }
+
+    fn tell_to_close(&mut self, id: u64) {
+        let Some(slot) = self.slots.get_mut(&id) else { return };
+        slot.closing = true;
+        slot.close.notify_one();
+        self.closing += 1;
+        if let Some(since) = slot.idle.take() {
+            self.idle.remove(&since);
+            self.idle_by_peer.remove(&(slot.peer, since));
+        }
+    }
+
+    fn set_busy(&mut self, id: u64) {
+        let Some(slot) = self.slots.get_mut(&id) else { return };
+        if std::mem::take(&mut slot.closing) {
+            self.closing -= 1;
+        }
+        if let Some(since) = slot.idle.take() {
+            self.idle.remove(&since);
+            self.idle_by_peer.remove(&(slot.peer, since));
+        }
+    }
+
+    fn set_idle(&mut self, id: u64) {
+        let now = self.number();
+        let Some(slot) = self.slots.get_mut(&id) else { return };
+        if slot.closing {
+            return;
+        }
+        if let Some(since) = slot.idle.replace(now) {
+            self.idle.remove(&since);
+            self.idle_by_peer.remove(&(slot.peer, since));
+        }
+        self.idle.insert(now, id);
+        self.idle_by_peer.insert((slot.peer, now));
+    }
+}
+
+/// A connection's place. It is idle at first. Dropping it gives the place back.
+#[derive(Debug)]
+pub struct ConnectionSlot {
+    table: Arc<ConnectionTable>,
+    id: u64,
+    peer: PeerAddress,
+    turns: Arc<Semaphore>,
+    close: Arc<Notify>,
+}
+
+impl ConnectionSlot {
+    /// Where the connection comes from.
+    pub fn peer(&self) -> PeerAddress {
+        self.peer
+    }
+
+    /// Waits until the connection's address may have one more request in progress, and counts the request until the permit
+    /// is dropped. A connection that waits counts as idle, and so may have to yield.
+    pub async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        if let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() {
+            return Some(turn);
+        }
+        // It may come right behind another request.
+        self.set_idle();
+        // The semaphore is never closed.
+        Arc::clone(&self.turns).acquire_owned().await.ok()
+    }
+
+    /// A request is in progress: the connection keeps its place, even if it was told to close and has not yet.
+    pub fn set_busy(&self) {
+        let mut state = self.table.state.lock();
+        let closing = state.closing;
+        state.set_busy(self.id);
+        if state.closing < closing {
+            // Somebody else has to yield.
+            self.table.changed.notify_one();
+        }
+    }
+
+    /// The connection has been idle from now on.
+    pub fn set_idle(&self) {
+        self.table.state.lock().set_idle(self.id);
+        self.table.changed.notify_one();
+    }
+
+    /// Resolves when the connection, which is idle, has to yield its place.
+    pub async fn must_close(&self) {
+        loop {
+            self.close.notified().await;
+            if self.table.state.lock().slots.get(&self.id).is_none_or(|slot| slot.closing) {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        self.table.release(self.id);
+    }
+}

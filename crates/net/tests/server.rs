@@ -1,0 +1,169 @@
+//! Who gets a place among the connections of a listener, and who yields it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+
+use contract_id::contract;
+use futures::{Connection, admitted, is_pending};
+use net::server::{Acceptor, ClientStream, ConnectionTable, PeerAddress};
+use tokio::{io::AsyncReadExt, net::TcpStream};
+
+const ONE: PeerAddress = PeerAddress::V4(Ipv4Addr::new(10, 0, 0, 1));
+const OTHER: PeerAddress = PeerAddress::V4(Ipv4Addr::new(10, 0, 0, 2));
+
+/// Connections that do as they are told, and futures that are looked at once.
+mod futures {
+    use std::{
+        pin::pin,
+        sync::Arc,
+        task::{Context, Poll, Waker},
+    };
+
+    use net::server::{ConnectionSlot, ConnectionTable, PeerAddress};
+    use tokio::task::JoinHandle;
+
+    /// A connection that closes when it has to.
+    pub(crate) struct Connection {
+        pub(crate) slot: Arc<ConnectionSlot>,
+        task: JoinHandle<()>,
+    }
+
+    impl Connection {
+        fn new(slot: ConnectionSlot) -> Self {
+            let slot = Arc::new(slot);
+            let own = Arc::downgrade(&slot);
+            // The place is free when its last holder is gone, which is this task or the test.
+            let task = tokio::spawn(async move {
+                if let Some(slot) = own.upgrade() {
+                    slot.must_close().await;
+                }
+            });
+            Self { slot, task }
+        }
+
+        /// Waits until it was told to close, and closes.
+        pub(crate) async fn closes(self) {
+            self.task.await.unwrap();
+        }
+
+        pub(crate) fn is_told_to_close(&self) -> bool {
+            self.task.is_finished()
+        }
+    }
+
+    /// A place that is there at once.
+    pub(crate) async fn admitted(table: &Arc<ConnectionTable>, peer: PeerAddress) -> Connection {
+        let slot = table.admit(peer).await.unwrap();
+        let connection = Connection::new(slot);
+        tokio::task::yield_now().await;
+        connection
+    }
+
+    pub(crate) fn is_pending(future: impl Future) -> bool {
+        matches!(pin!(future).poll(&mut Context::from_waker(Waker::noop())), Poll::Pending)
+    }
+}
+
+async fn filled(table: &Arc<ConnectionTable>, peer: PeerAddress, count: usize) -> Vec<Connection> {
+    let mut all = Vec::new();
+    for _ in 0..count {
+        all.push(admitted(table, peer).await);
+    }
+    all
+}
+
+#[tokio::test]
+#[contract("S33")]
+async fn the_longest_idle_connection_yields_and_never_one_with_a_request() {
+    let table = ConnectionTable::new(4);
+    let mut all = filled(&table, ONE, 4).await;
+    all[0].slot.set_busy();
+    all[1].slot.set_busy();
+    all[1].slot.set_idle();
+    let second = table.admit(OTHER);
+    let (third, _) = tokio::join!(second, all.remove(2).closes());
+    let third = third.unwrap();
+    third.set_busy();
+    let (fourth, _) = tokio::join!(table.admit(OTHER), all.remove(2).closes());
+    fourth.as_ref().unwrap().set_busy();
+    let (fifth, _) = tokio::join!(table.admit(OTHER), all.remove(1).closes());
+    fifth.as_ref().unwrap().set_busy();
+    assert!(is_pending(table.has_room()), "all have requests");
+    assert!(is_pending(table.admit(OTHER)));
+    assert!(!all[0].is_told_to_close());
+    all[0].slot.set_idle();
+    assert!(!is_pending(table.has_room()));
+}
+
+#[tokio::test]
+#[contract("S33")]
+async fn a_connection_whose_request_came_just_before_it_had_to_close_stays() {
+    let table = ConnectionTable::new(2);
+    let (first, second) = (table.admit(ONE).await.unwrap(), table.admit(ONE).await.unwrap());
+    let newcomer = table.admit(OTHER);
+    tokio::pin!(newcomer);
+    assert!(is_pending(newcomer.as_mut()));
+    first.set_busy();
+    assert!(is_pending(first.must_close()), "its request is in progress");
+    assert!(is_pending(newcomer.as_mut()));
+    second.must_close().await;
+    drop(second);
+    assert!(newcomer.await.is_some());
+}
+
+#[tokio::test]
+#[contract("S33")]
+async fn an_address_leaves_places_to_others_whatever_it_does() {
+    let table = ConnectionTable::new(16);
+    let all = filled(&table, ONE, 16).await;
+    let mut turns = Vec::new();
+    for connection in &all[..14] {
+        turns.push(connection.slot.turn().await.unwrap());
+        connection.slot.set_busy();
+    }
+    // Two more have requests, and wait with them.
+    assert!(is_pending(all[14].slot.turn()) && is_pending(all[15].slot.turn()));
+    let mut others = Vec::new();
+    let mut all = all;
+    for waits in all.split_off(14) {
+        let (slot, ()) = tokio::join!(table.admit(OTHER), waits.closes());
+        let slot = slot.unwrap();
+        assert!(!is_pending(slot.turn()), "the other address is not held back");
+        slot.set_busy();
+        others.push(slot);
+    }
+    drop(others.pop());
+    let again = table.admit(ONE).await.unwrap();
+    assert!(is_pending(again.turn()));
+    turns.pop();
+    assert!(again.turn().await.is_some());
+}
+
+#[tokio::test]
+async fn an_address_that_has_its_share_takes_no_place_of_another_one() {
+    let table = ConnectionTable::new(16);
+    let busy = filled(&table, ONE, 14).await;
+    busy.iter().for_each(|connection| connection.slot.set_busy());
+    let idle = filled(&table, OTHER, 2).await;
+    assert!(table.admit(ONE).await.is_none());
+    assert!(idle.iter().all(|connection| !connection.is_told_to_close()));
+    // Nor does one that has most of the places keep what it does not use.
+    busy[3].slot.set_idle();
+    let mut busy = busy;
+    let (slot, ()) = tokio::join!(table.admit(OTHER), busy.remove(3).closes());
+    assert!(slot.is_some());
+}
+
+#[tokio::test]
+#[contract("S33")]
+async fn a_connection_that_sends_nothing_ends_after_the_time_for_a_head() {
+    let listener = net::listen(&net::ListenAddr::tcp("127.0.0.1", 0)).await.unwrap();
+    let address = listener.address().to_string();
+    let mut acceptor = Acceptor::new(listener, 4);
+    let (client, (stream, slot)) = tokio::join!(TcpStream::connect(address), acceptor.next());
+    let (mut stream, exchange) = ClientStream::new(stream, slot, Duration::from_millis(50), Duration::from_secs(60));
+    let error = stream.read_u8().await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+    drop((client, exchange));
+}

@@ -1,0 +1,334 @@
+//! Expressions of the new template.
+
+use minijinja::{
+    machinery::ast,
+    value::{Value, ValueKind},
+};
+
+use super::{Newlines, Writer, Written};
+use crate::template::operators::{ADD, CONCATENATE, EQUAL, ITEMS, LESS, MULTIPLY, NESTED, RESULT, SEARCHED};
+
+impl Writer {
+    /// An expression, through a filter of ours if one is given.
+    pub(super) fn metered(&mut self, expression: &ast::Expr<'_>, filter: Option<&str>) -> Written {
+        self.expression(expression)?;
+        if let Some(filter) = filter {
+            self.put("|");
+            self.put(filter);
+        }
+        Ok(())
+    }
+
+    /// An expression that an attribute, an index or a sign follows or precedes.
+    fn base(&mut self, expression: &ast::Expr<'_>, filter: Option<&str>) -> Written {
+        let is_plain = match expression {
+            ast::Expr::Var(_) | ast::Expr::GetAttr(_) | ast::Expr::GetItem(_) | ast::Expr::Call(_) => filter.is_none(),
+            _ => false,
+        };
+        if is_plain {
+            return self.expression(expression);
+        }
+        self.put("(");
+        self.metered(expression, filter)?;
+        self.put(")");
+        Ok(())
+    }
+
+    /// An expression that an operator or a filter may follow: in parentheses where it must be. Parsers allow few levels of
+    /// them, so a chain of filters has none.
+    pub(super) fn expression(&mut self, expression: &ast::Expr<'_>) -> Written {
+        match expression {
+            ast::Expr::Var(name) => self.put(name.id),
+            ast::Expr::Const(constant) => self.constant(&constant.value)?,
+            ast::Expr::Slice(slice) => self.slice(slice)?,
+            ast::Expr::UnaryOp(operation) => {
+                self.put(match operation.op {
+                    ast::UnaryOpKind::Not => "(not ",
+                    ast::UnaryOpKind::Neg => "(-",
+                });
+                self.base(&operation.expr, None)?;
+                self.put(")");
+            }
+            ast::Expr::BinOp(operation) => self.operation(operation)?,
+            ast::Expr::Compare(comparison) => self.comparison(comparison)?,
+            ast::Expr::IfExpr(choice) => self.choice(choice)?,
+            ast::Expr::Filter(filter) => {
+                self.expression(filter.expr.as_ref().ok_or("it filters nothing")?)?;
+                self.put("|");
+                self.put(filter.name);
+                self.arguments(&filter.args)?;
+            }
+            ast::Expr::Test(test) => {
+                self.put("(");
+                self.expression(&test.expr)?;
+                self.put(" is ");
+                self.put(test.name);
+                self.arguments(&test.args)?;
+                self.put(")");
+            }
+            ast::Expr::GetAttr(attribute) => {
+                self.base(&attribute.expr, None)?;
+                self.put(".");
+                self.put(attribute.name);
+            }
+            ast::Expr::GetItem(item) => self.item(item)?,
+            ast::Expr::Call(call) => self.call(call)?,
+            ast::Expr::List(list) => self.container("[", &list.items, "]")?,
+            ast::Expr::Tuple(tuple) => {
+                let close = if tuple.items.is_empty() { ")" } else { ",)" };
+                self.container("(", &tuple.items, close)?;
+            }
+            ast::Expr::Map(map) => self.map(map)?,
+        }
+        Ok(())
+    }
+
+    fn choice(&mut self, choice: &ast::IfExpr<'_>) -> Written {
+        self.put("(");
+        self.expression(&choice.true_expr)?;
+        self.put(" if ");
+        self.expression(&choice.test_expr)?;
+        if let Some(otherwise) = &choice.false_expr {
+            self.put(" else ");
+            self.expression(otherwise)?;
+        }
+        self.put(")");
+        Ok(())
+    }
+
+    fn item(&mut self, item: &ast::GetItem<'_>) -> Written {
+        let constant = as_constant(&item.subscript_expr);
+        // Only a text takes time by its length, and never by a name.
+        let by_name = constant.is_some_and(|key| key.as_str().is_some());
+        self.base(&item.expr, (!by_name).then_some(ITEMS))?;
+        self.put("[");
+        self.metered(&item.subscript_expr, constant.is_none().then_some(ITEMS))?;
+        self.put("]");
+        Ok(())
+    }
+
+    fn slice(&mut self, slice: &ast::Slice<'_>) -> Written {
+        self.base(&slice.expr, Some(ITEMS))?;
+        self.put("[");
+        let bounds = [(&slice.start, ":"), (&slice.stop, ":"), (&slice.step, "")];
+        for (bound, mark) in bounds {
+            if let Some(bound) = bound {
+                self.expression(bound)?;
+            }
+            self.put(mark);
+        }
+        self.put("]|");
+        self.put(RESULT);
+        Ok(())
+    }
+
+    fn operation(&mut self, operation: &ast::BinOp<'_>) -> Written {
+        use ast::BinOpKind::{
+            Add, Concat, Div, Eq, FloorDiv, Gt, Gte, In, Lt, Lte, Mul, Ne, Pow, Rem, ScAnd, ScOr, Sub,
+        };
+        let (left, right) = (&operation.left, &operation.right);
+        // A comparison ends with the shorter one, and a constant of the template is short.
+        let is_short = as_constant(left).is_some() || as_constant(right).is_some();
+        let word = match operation.op {
+            Concat => return self.operator(left, CONCATENATE, right),
+            Add => return self.operator(left, ADD, right),
+            Mul => return self.operator(left, MULTIPLY, right),
+            Eq if !is_short => return self.operator(left, EQUAL, right),
+            Lt if !is_short => return self.operator(left, LESS, right),
+            Gt if !is_short => return self.operator(right, LESS, left),
+            Ne if !is_short => return self.negated(left, EQUAL, right),
+            In => return self.contained(left, " in ", right),
+            Lte if !is_short => return self.compared(left, " <= ", right),
+            Gte if !is_short => return self.compared(left, " >= ", right),
+            Eq => " == ",
+            Ne => " != ",
+            Lt => " < ",
+            Lte => " <= ",
+            Gt => " > ",
+            Gte => " >= ",
+            ScAnd | ScOr => {
+                self.put("(");
+                self.chain(operation, if matches!(operation.op, ScAnd) { " and " } else { " or " })?;
+                self.put(")");
+                return Ok(());
+            }
+            Sub => " - ",
+            Div => " / ",
+            FloorDiv => " // ",
+            Rem => " % ",
+            Pow => " ** ",
+        };
+        self.put("(");
+        self.expression(left)?;
+        self.put(word);
+        self.expression(right)?;
+        self.put(")");
+        Ok(())
+    }
+
+    /// `and` or `or`, however many of one kind: without parentheses for each.
+    fn chain(&mut self, operation: &ast::BinOp<'_>, word: &str) -> Written {
+        match &operation.left {
+            ast::Expr::BinOp(left)
+                if matches!(
+                    (left.op, operation.op),
+                    (ast::BinOpKind::ScAnd, ast::BinOpKind::ScAnd) | (ast::BinOpKind::ScOr, ast::BinOpKind::ScOr)
+                ) =>
+            {
+                self.chain(left, word)?
+            }
+            left => self.expression(left)?,
+        }
+        self.put(word);
+        self.expression(&operation.right)
+    }
+
+    /// An operator written as a filter of ours.
+    fn operator(&mut self, left: &ast::Expr<'_>, filter: &str, right: &ast::Expr<'_>) -> Written {
+        self.expression(left)?;
+        self.put("|");
+        self.put(filter);
+        self.put("(");
+        self.expression(right)?;
+        self.put(")");
+        Ok(())
+    }
+
+    fn negated(&mut self, left: &ast::Expr<'_>, filter: &str, right: &ast::Expr<'_>) -> Written {
+        self.put("(not ");
+        self.operator(left, filter, right)?;
+        self.put(")");
+        Ok(())
+    }
+
+    /// A comparison that is the template engine's own, its left side charged.
+    fn compared(&mut self, left: &ast::Expr<'_>, word: &str, right: &ast::Expr<'_>) -> Written {
+        self.put("(");
+        self.metered(left, Some(SEARCHED))?;
+        self.put(word);
+        self.expression(right)?;
+        self.put(")");
+        Ok(())
+    }
+
+    fn contained(&mut self, left: &ast::Expr<'_>, word: &str, right: &ast::Expr<'_>) -> Written {
+        self.put("(");
+        self.metered(left, as_constant(left).is_none().then_some(ITEMS))?;
+        self.put(word);
+        self.metered(right, as_constant(right).is_none().then_some(SEARCHED))?;
+        self.put(")");
+        Ok(())
+    }
+
+    fn comparison(&mut self, comparison: &ast::Compare<'_>) -> Written {
+        self.put("(");
+        self.metered(&comparison.expr, Some(SEARCHED))?;
+        for part in &comparison.ops {
+            self.put(match part.op {
+                ast::CompareOpKind::Eq => " == ",
+                ast::CompareOpKind::Ne => " != ",
+                ast::CompareOpKind::Lt => " < ",
+                ast::CompareOpKind::Lte => " <= ",
+                ast::CompareOpKind::Gt => " > ",
+                ast::CompareOpKind::Gte => " >= ",
+                ast::CompareOpKind::In => " in ",
+                ast::CompareOpKind::NotIn => " not in ",
+            });
+            self.metered(&part.expr, Some(SEARCHED))?;
+        }
+        self.put(")");
+        Ok(())
+    }
+
+    pub(super) fn call(&mut self, call: &ast::Call<'_>) -> Written {
+        // It keeps what it is given, and compares it.
+        if matches!(&call.expr, ast::Expr::GetAttr(method) if method.name == "changed") {
+            return Err("the method changed is not known here".to_owned());
+        }
+        self.base(&call.expr, None)?;
+        if call.args.is_empty() {
+            self.put("()");
+        }
+        self.arguments(&call.args)
+    }
+
+    pub(super) fn arguments(&mut self, arguments: &[ast::CallArg<'_>]) -> Written {
+        if arguments.is_empty() {
+            return Ok(());
+        }
+        self.put("(");
+        self.separated(arguments, |writer, argument| {
+            let value = match argument {
+                ast::CallArg::Pos(value) => value,
+                ast::CallArg::Kwarg(name, value) => {
+                    writer.put(name);
+                    writer.put("=");
+                    value
+                }
+                ast::CallArg::PosSplat(value) => {
+                    writer.put("*");
+                    value
+                }
+                ast::CallArg::KwargSplat(value) => {
+                    writer.put("**");
+                    value
+                }
+            };
+            writer.expression(value)
+        })?;
+        self.put(")");
+        Ok(())
+    }
+
+    fn container(&mut self, open: &str, items: &[ast::Expr<'_>], close: &str) -> Written {
+        let is_constant = items.iter().all(|item| as_constant(item).is_some());
+        self.put(open);
+        self.separated(items, Self::expression)?;
+        self.put(close);
+        if !is_constant {
+            self.put("|");
+            self.put(NESTED);
+        }
+        Ok(())
+    }
+
+    fn map(&mut self, map: &ast::Map<'_>) -> Written {
+        let is_constant = map.keys.iter().chain(&map.values).all(|item| as_constant(item).is_some());
+        let pairs: Vec<_> = map.keys.iter().zip(&map.values).collect();
+        // Apart from a tag's own brace.
+        self.put(" {");
+        self.separated(&pairs, |writer, (key, value)| {
+            writer.metered(key, as_constant(key).is_none().then_some(ITEMS))?;
+            writer.put(": ");
+            writer.expression(value)
+        })?;
+        self.put("} ");
+        if !is_constant {
+            self.put("|");
+            self.put(NESTED);
+        }
+        Ok(())
+    }
+
+    fn constant(&mut self, value: &Value) -> Written {
+        match value.kind() {
+            ValueKind::None => self.put("none"),
+            ValueKind::Bool => self.put(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number if value.is_integer() => self.put(&value.to_string()),
+            ValueKind::Number => {
+                let float = f64::try_from(value.clone()).ok().filter(|float| float.is_finite());
+                self.put(&format!("{:?}", float.ok_or("it has a number that is none")?));
+            }
+            ValueKind::String => self.quoted(value.as_str().unwrap_or_default(), Newlines::Escaped),
+            kind => return Err(format!("it has a constant {kind}")),
+        }
+        Ok(())
+    }
+}
+
+fn as_constant<'a>(expression: &'a ast::Expr<'_>) -> Option<&'a Value> {
+    match expression {
+        ast::Expr::Const(constant) => Some(&constant.value),
+        _ => None,
+    }
+}

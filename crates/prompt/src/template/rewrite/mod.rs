@@ -1,0 +1,126 @@
+//! Writes a template anew, with a charge to the render's budget wherever a value of no fixed size is read or made.
+//!
+//! The template engine offers no place to count what its operators do, and computes constant expressions while it
+//! compiles. So the template is parsed, and written again with filters of ours in place of those operators; see
+//! [`super::operators`]. Space around tags is settled by the first parse: text is written as constants.
+//!
+//! **Invariant**: the new template renders what the old one does, line by line, or fails.
+
+mod expression;
+mod statement;
+
+use minijinja::{
+    machinery::{Span, Token, ast, parse, tokenize},
+    syntax::SyntaxConfig,
+};
+
+/// Operators, calls and conditions of one tag: parsers, compilers and their trees go one level deeper for each.
+const MAX_OPERATORS: usize = 256;
+
+/// `elif` tags of a template, for the same reason.
+const MAX_ELIFS: usize = 256;
+
+/// The metered template, or why there is none.
+pub(super) fn rewrite(source: &str, syntax: &SyntaxConfig) -> Result<String, String> {
+    check_shape(source, syntax)?;
+    let parsed = parse(source, super::NAME, syntax.clone()).map_err(|error| error.to_string())?;
+    let ast::Stmt::Template(template) = parsed else { return Err("it is no template".to_owned()) };
+    let mut writer = Writer { text: String::with_capacity(source.len() * 2), line: 1 };
+    writer.statements(&template.children)?;
+    Ok(writer.text)
+}
+
+/// Refuses what would be parsed into a tree too deep for a stack.
+fn check_shape(source: &str, syntax: &SyntaxConfig) -> Result<(), String> {
+    let (mut operators, mut elifs) = (0, 0);
+    for token in tokenize(source, false, syntax.clone()) {
+        let (token, span) = token.map_err(|error| error.to_string())?;
+        match token {
+            Token::BlockStart | Token::VariableStart => operators = 0,
+            Token::Ident("elif") => elifs += 1,
+            Token::Ident("if" | "else" | "not" | "and" | "or" | "is" | "in")
+            | Token::Plus
+            | Token::Minus
+            | Token::Mul
+            | Token::Div
+            | Token::FloorDiv
+            | Token::Pow
+            | Token::Mod
+            | Token::Dot
+            | Token::Tilde
+            | Token::Pipe
+            | Token::Eq
+            | Token::Ne
+            | Token::Gt
+            | Token::Gte
+            | Token::Lt
+            | Token::Lte
+            | Token::BracketOpen
+            | Token::ParenOpen => operators += 1,
+            _ => {}
+        }
+        if operators > MAX_OPERATORS {
+            return Err(format!("its tag in line {} has more than {MAX_OPERATORS} operators", span.start_line));
+        }
+        if elifs > MAX_ELIFS {
+            return Err(format!("it has more than {MAX_ELIFS} elif tags"));
+        }
+    }
+    Ok(())
+}
+
+struct Writer {
+    text: String,
+    /// The line that is being written, from 1 on.
+    line: u32,
+}
+
+type Written = Result<(), String>;
+
+impl Writer {
+    fn put(&mut self, text: &str) {
+        self.text.push_str(text);
+    }
+
+    /// Opens a tag, in the line that it had, so that errors name it.
+    fn open(&mut self, open: &str, span: Span) {
+        self.put(open);
+        while self.line < u32::from(span.start_line) {
+            self.text.push('\n');
+            self.line += 1;
+        }
+        self.text.push(' ');
+    }
+
+    fn separated<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Self, &T) -> Written) -> Written {
+        for (at, item) in items.iter().enumerate() {
+            self.put(if at > 0 { ", " } else { "" });
+            write(self, item)?;
+        }
+        Ok(())
+    }
+
+    fn quoted(&mut self, text: &str, newlines: Newlines) {
+        self.text.push('"');
+        for letter in text.chars() {
+            match letter {
+                '"' => self.put("\\\""),
+                '\\' => self.put("\\\\"),
+                '\n' if newlines == Newlines::Escaped => self.put("\\n"),
+                '\n' => {
+                    self.text.push('\n');
+                    self.line += 1;
+                }
+                letter => self.text.push(letter),
+            }
+        }
+        self.text.push('"');
+    }
+}
+
+/// Lines of a text count as lines of the template; those of a constant were written as an escape, or in one tag.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Newlines {
+    AsTheyAre,
+    Escaped,
+}

@@ -1,0 +1,333 @@
+//! Limits of a tokenizer file, checked before a library reads it.
+//!
+//! The libraries allocate by the largest id, build tables by the number of entries, and apply the file's steps to texts of
+//! clients; a failed allocation ends the process. So the file is walked once, without keeping its lists.
+//!
+//! **Invariant**: a file that passes makes the libraries hold no more than a small multiple of its own size.
+
+use std::{borrow::Cow, collections::HashSet, fmt};
+
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::steps::Steps;
+
+/// Tokens of a vocabulary, and merges. The largest in use have some 520,000.
+const MAX_ENTRIES: usize = 1 << 20;
+
+/// Added tokens: models of images and sound have some tens of thousands.
+const MAX_ADDED: usize = 1 << 17;
+
+/// Bytes of one token. Runs of spaces are the longest.
+const MAX_TOKEN_BYTES: usize = 2_048;
+
+/// Bytes of all tokens: tries take some hundred times as much for a vocabulary of their kind.
+const MAX_VOCABULARY_BYTES: usize = 16 << 20;
+
+/// How far ids may lie above the number of tokens: reserved ones leave gaps.
+const ID_GAP: u64 = 1 << 14;
+
+/// What is put before or behind every part of a word.
+const MAX_AFFIX_BYTES: usize = 64;
+
+/// Longest word that is looked for in the vocabulary piece by piece, in letters: that takes the cube of it.
+const MAX_WORD_LETTERS: u64 = 1_000;
+
+/// Bytes of the description of one stage, such as the normalizer with its table of characters.
+const MAX_STAGE_BYTES: usize = 2 << 20;
+
+/// Checks a file.
+pub(super) fn check(json: &[u8]) -> Result<(), String> {
+    let mut reader = serde_json::Deserializer::from_slice(json);
+    let mut found = Found::default();
+    FileSeed(&mut found).deserialize(&mut reader).map_err(|error| error.to_string())?;
+    reader.end().map_err(|error| error.to_string())?;
+    found.check()
+}
+
+/// What a file says of ids and numbers.
+#[derive(Default)]
+struct Found {
+    tokens: usize,
+    bytes: usize,
+    highest_id: u64,
+    steps: Steps,
+}
+
+impl Found {
+    fn add_token<E: Error>(&mut self, bytes: usize, id: Option<u64>) -> Result<(), E> {
+        self.tokens += 1;
+        self.bytes += bytes;
+        self.highest_id = self.highest_id.max(id.unwrap_or(0));
+        limit("a token has", bytes, MAX_TOKEN_BYTES, "bytes")?;
+        limit("the tokens have", self.bytes, MAX_VOCABULARY_BYTES, "bytes")
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let limit = self.tokens as u64 + ID_GAP;
+        if self.highest_id >= limit {
+            let (highest, tokens) = (self.highest_id, self.tokens);
+            return Err(format!("it has the id {highest} with {tokens} tokens, expected ids below {limit}"));
+        }
+        self.steps.check()
+    }
+}
+
+fn limit<E: Error>(what: &str, found: usize, most: usize, unit: &str) -> Result<(), E> {
+    if found > most { Err(E::custom(format!("{what} {found} {unit}, expected at most {most}"))) } else { Ok(()) }
+}
+
+/// A key that was there before: two readers may go by different ones of the two.
+fn once<E: Error>(seen: &mut HashSet<String>, key: &str) -> Result<(), E> {
+    limit("an object has", seen.len(), 64, "keys")?;
+    if seen.insert(key.to_owned()) { Ok(()) } else { Err(E::custom(format!("the key {key:?} is there twice"))) }
+}
+
+struct FileSeed<'a>(&'a mut Found);
+
+impl<'de> DeserializeSeed<'de> for FileSeed<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
+        reader.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for FileSeed<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with a model")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut seen = HashSet::new();
+        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+            once(&mut seen, &key)?;
+            match &*key {
+                "added_tokens" => map.next_value_seed(ListSeed { found: self.0, kind: Entry::Added })?,
+                "model" => map.next_value_seed(ModelSeed(self.0))?,
+                "normalizer" | "pre_tokenizer" | "post_processor" | "decoder" => {
+                    let stage: &RawValue = map.next_value()?;
+                    limit("a stage has", stage.get().len(), MAX_STAGE_BYTES, "bytes")?;
+                    self.0.steps.add(&key, stage.get()).map_err(A::Error::custom)?;
+                }
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+struct ModelSeed<'a>(&'a mut Found);
+
+impl<'de> DeserializeSeed<'de> for ModelSeed<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
+        reader.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ModelSeed<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a model, which is an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut seen = HashSet::new();
+        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+            once(&mut seen, &key)?;
+            match &*key {
+                "vocab" => map.next_value_seed(ListSeed { found: self.0, kind: Entry::Token })?,
+                "merges" => map.next_value_seed(ListSeed { found: self.0, kind: Entry::Merge })?,
+                "continuing_subword_prefix" | "end_of_word_suffix" | "unk_token" => {
+                    let affix = map.next_value::<Option<Cow<'de, str>>>()?;
+                    limit(&key, affix.map_or(0, |affix| affix.len()), MAX_AFFIX_BYTES, "bytes")?;
+                }
+                "max_input_chars_per_word" => {
+                    let letters = map.next_value::<u64>()?;
+                    if letters > MAX_WORD_LETTERS {
+                        let message = format!("{key} is {letters}, expected at most {MAX_WORD_LETTERS}");
+                        return Err(A::Error::custom(message));
+                    }
+                }
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a list of the file has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Entry {
+    /// Objects with an id and a content.
+    Added,
+    /// Texts with their ids, or pairs of a text and a number.
+    Token,
+    /// Texts, or pairs of texts.
+    Merge,
+}
+
+/// Walks a list, or the vocabulary's object.
+struct ListSeed<'a> {
+    found: &'a mut Found,
+    kind: Entry,
+}
+
+impl<'de> DeserializeSeed<'de> for ListSeed<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ListSeed<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of tokens or merges")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        let mut entries = 0;
+        let most = if self.kind == Entry::Added { MAX_ADDED } else { MAX_ENTRIES };
+        while let Some(entry) = list.next_element_seed(EntrySeed)? {
+            entries += 1;
+            limit("a list has", entries, most, "entries")?;
+            match self.kind {
+                Entry::Merge => limit("a merge has", entry.bytes, 2 * MAX_TOKEN_BYTES + 1, "bytes")?,
+                Entry::Added | Entry::Token => self.found.add_token(entry.bytes, entry.id)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut vocabulary: A) -> Result<(), A::Error> {
+        if self.kind != Entry::Token {
+            return Err(A::Error::custom("an object stands where a list is expected"));
+        }
+        let mut entries = 0;
+        while let Some(token) = vocabulary.next_key::<Cow<'de, str>>()? {
+            entries += 1;
+            limit("the vocabulary has", entries, MAX_ENTRIES, "entries")?;
+            let id = vocabulary.next_value()?;
+            self.found.add_token(token.len(), Some(id))?;
+        }
+        Ok(())
+    }
+}
+
+/// One entry of a list: how long its texts are, and its id if it has one.
+#[derive(Default)]
+struct EntrySize {
+    bytes: usize,
+    id: Option<u64>,
+}
+
+struct EntrySeed;
+
+impl<'de> DeserializeSeed<'de> for EntrySeed {
+    type Value = EntrySize;
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<EntrySize, D::Error> {
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for EntrySeed {
+    type Value = EntrySize;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a token or a merge")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<EntrySize, E> {
+        Ok(EntrySize { bytes: text.len(), id: None })
+    }
+
+    fn visit_f64<E: Error>(self, _: f64) -> Result<EntrySize, E> {
+        Ok(EntrySize::default())
+    }
+
+    fn visit_i64<E: Error>(self, _: i64) -> Result<EntrySize, E> {
+        Ok(EntrySize::default())
+    }
+
+    fn visit_u64<E: Error>(self, _: u64) -> Result<EntrySize, E> {
+        Ok(EntrySize::default())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut pair: A) -> Result<EntrySize, A::Error> {
+        let (mut bytes, mut parts) = (0, 0);
+        while let Some(part) = pair.next_element_seed(PartSeed)? {
+            bytes += part;
+            parts += 1;
+            limit("an entry has", parts, 2, "parts")?;
+        }
+        Ok(EntrySize { bytes, id: None })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut token: A) -> Result<EntrySize, A::Error> {
+        let mut seen = HashSet::new();
+        let mut size = EntrySize::default();
+        while let Some(key) = token.next_key::<Cow<'de, str>>()? {
+            once(&mut seen, &key)?;
+            match &*key {
+                "id" => size.id = Some(token.next_value()?),
+                "content" => size.bytes = token.next_value::<Cow<'de, str>>()?.len(),
+                _ => {
+                    token.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(size)
+    }
+}
+
+/// One half of a pair: a text or a number. Its bytes.
+struct PartSeed;
+
+impl<'de> DeserializeSeed<'de> for PartSeed {
+    type Value = usize;
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<usize, D::Error> {
+        reader.deserialize_any(self)
+    }
+}
+
+impl Visitor<'_> for PartSeed {
+    type Value = usize;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text or a number")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<usize, E> {
+        Ok(text.len())
+    }
+
+    fn visit_f64<E: Error>(self, _: f64) -> Result<usize, E> {
+        Ok(0)
+    }
+
+    fn visit_i64<E: Error>(self, _: i64) -> Result<usize, E> {
+        Ok(0)
+    }
+
+    fn visit_u64<E: Error>(self, _: u64) -> Result<usize, E> {
+        Ok(0)
+    }
+}

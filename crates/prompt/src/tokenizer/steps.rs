@@ -1,0 +1,211 @@
+//! Limits of a tokenizer's steps: what they may make of a text, and how many there are.
+//!
+//! **Invariant**: steps that pass make a text longer by a bounded factor.
+
+use std::fmt;
+
+use base64::Engine as _;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+
+/// Steps, patterns and special tokens of all stages, with everything in them. Real ones have some hundred.
+const MAX_NODES: usize = 8_192;
+
+/// Levels of steps inside steps.
+const MAX_DEPTH: usize = 16;
+
+/// Bytes of a pattern or another text. Patterns in use have up to 2 KB.
+const MAX_TEXT_BYTES: usize = 8_192;
+
+/// How many times longer a text may become in all. Steps in use come to some hundred, each counted by its worst case.
+const MAX_GROWTH: usize = 1_024;
+
+/// Times that a prompt may stand in the template of special tokens around it.
+const MAX_PROMPTS: usize = 1;
+
+/// Longest text that a table of characters puts in one character's place, in bytes. Unicode's own has 33.
+const MAX_CHARACTER_BYTES: usize = 48;
+
+/// A counted table of characters may multiply by this much on the whole.
+const TABLE_GROWTH: usize = 16;
+
+/// What the stages of a file add up to.
+pub(super) struct Steps {
+    nodes: usize,
+    /// Before tokens, and behind them.
+    growth: usize,
+    decoded_growth: usize,
+}
+
+impl Default for Steps {
+    fn default() -> Self {
+        Self { nodes: 0, growth: 1, decoded_growth: 1 }
+    }
+}
+
+impl Steps {
+    /// Counts a stage in.
+    pub(super) fn add(&mut self, stage: &str, json: &str) -> Result<(), String> {
+        let Unique(description) = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let growth = self.walk(&description, 0)?;
+        match stage {
+            "decoder" => self.decoded_growth = self.decoded_growth.saturating_mul(growth),
+            _ => self.growth = self.growth.saturating_mul(growth),
+        }
+        Ok(())
+    }
+
+    pub(super) fn check(&self) -> Result<(), String> {
+        let growth = self.growth.max(self.decoded_growth);
+        if growth > MAX_GROWTH {
+            return Err(format!("its steps may make a text {growth} times longer, expected at most {MAX_GROWTH}"));
+        }
+        Ok(())
+    }
+
+    /// How many times longer a text may become by a step and those in it.
+    fn walk(&mut self, value: &Value, depth: usize) -> Result<usize, String> {
+        self.nodes += 1;
+        if self.nodes > MAX_NODES || depth > MAX_DEPTH {
+            return Err(format!("its steps have more than {MAX_NODES} parts or {MAX_DEPTH} levels"));
+        }
+        match value {
+            Value::String(text) if text.len() > MAX_TEXT_BYTES => {
+                Err(format!("a text of its steps has {} bytes, expected at most {MAX_TEXT_BYTES}", text.len()))
+            }
+            Value::Array(items) => self.walk_all(items.iter(), depth),
+            Value::Object(step) => {
+                let own = own_growth(step)?;
+                let inner = step.iter().filter(|(key, _)| *key != TABLE).map(|(_, value)| value);
+                Ok(own.saturating_mul(self.walk_all(inner, depth)?))
+            }
+            _ => Ok(1),
+        }
+    }
+
+    fn walk_all<'v>(&mut self, mut parts: impl Iterator<Item = &'v Value>, depth: usize) -> Result<usize, String> {
+        parts.try_fold(1_usize, |growth, part| Ok(growth.saturating_mul(self.walk(part, depth + 1)?)))
+    }
+}
+
+/// The key of a table of characters, in base64.
+const TABLE: &str = "precompiled_charsmap";
+
+/// What a step does to a text's length, by itself.
+fn own_growth(step: &Map<String, Value>) -> Result<usize, String> {
+    let text = |key: &str| step.get(key).and_then(Value::as_str).unwrap_or_default();
+    if let Some(table) = step.get(TABLE) {
+        check_table(table)?;
+    }
+    Ok(match text("type") {
+        "Replace" => {
+            let content = text("content").len();
+            match step.get("pattern").and_then(|pattern| pattern.get("String")).and_then(Value::as_str).map(str::len) {
+                Some(found @ 1..) => content.div_ceil(found).max(1),
+                // What is found may be nothing, between any two letters.
+                _ => content + 1,
+            }
+        }
+        "Prepend" => text("prepend").len() + 1,
+        "Precompiled" => TABLE_GROWTH,
+        "NFKC" | "NFKD" | "Metaspace" => 4,
+        "ByteLevel" => 2,
+        "TemplateProcessing" => {
+            let prompts = prompts_in(step.get("single")).max(prompts_in(step.get("pair")) / 2);
+            if prompts > MAX_PROMPTS {
+                return Err(format!("it repeats a prompt {prompts} times, expected at most {MAX_PROMPTS}"));
+            }
+            1
+        }
+        _ => 1,
+    })
+}
+
+/// How often the first text stands in a template of special tokens.
+fn prompts_in(template: Option<&Value>) -> usize {
+    let pieces = template.and_then(Value::as_array).into_iter().flatten();
+    pieces.filter(|piece| piece.get("Sequence").is_some()).count()
+}
+
+/// A table starts with the size of its index in bytes; then the texts follow, each with a zero at its end.
+fn check_table(table: &Value) -> Result<(), String> {
+    let Some(table) = table.as_str() else { return if table.is_null() { Ok(()) } else { Err(not_a_table()) } };
+    let bytes = base64::engine::general_purpose::STANDARD.decode(table).map_err(|_| not_a_table())?;
+    let Some((size, rest)) = bytes.split_first_chunk::<4>() else { return Ok(()) };
+    let texts = rest.get(u32::from_le_bytes(*size) as usize..).ok_or_else(not_a_table)?;
+    let longest = texts.split(|byte| *byte == 0).map(<[u8]>::len).max().unwrap_or(0);
+    if longest > MAX_CHARACTER_BYTES {
+        return Err(format!(
+            "its table of characters replaces one by {longest} bytes, expected at most {MAX_CHARACTER_BYTES}"
+        ));
+    }
+    Ok(())
+}
+
+fn not_a_table() -> String {
+    "its table of characters cannot be read".to_owned()
+}
+
+/// JSON whose objects have each key once: readers of two may go by different ones.
+struct Unique(Value);
+
+impl<'de> Deserialize<'de> for Unique {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
+        reader.deserialize_any(UniqueVisitor).map(Self)
+    }
+}
+
+struct UniqueVisitor;
+
+impl<'de> Visitor<'de> for UniqueVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(Unique(item)) = list.next_element()? {
+            if items.len() > MAX_NODES {
+                return Err(A::Error::custom(format!("a list has more than {MAX_NODES} entries")));
+            }
+            items.push(item);
+        }
+        Ok(Value::Array(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut members = Map::new();
+        while let Some((key, Unique(value))) = map.next_entry::<String, _>()? {
+            if members.insert(key, value).is_some() || members.len() > MAX_NODES {
+                return Err(A::Error::custom("an object has a key twice, or too many keys"));
+            }
+        }
+        Ok(Value::Object(members))
+    }
+}

@@ -1,0 +1,320 @@
+//! Requests that wait for a target here rather than at one.
+//!
+//! An engine computes prompts in the order in which they come: a request that is bound to a busy engine waits behind a
+//! long prompt though another engine may be free before. Here it waits until a target can begin, and the shortest go first.
+//! There is one queue for each set of targets that can serve a request, so a saturated model holds up no other; the order
+//! within all of them is one function, [`OrderTerms::key`]. A request that has waited as long as it may is bound whatever
+//! its target has to compute.
+//!
+//! Nothing here looks at the index or prices a target: `release` does, for a bounded number of requests at a time.
+//!
+//! **Invariant**: entries and bytes are bounded, and a ticket leaves exactly once: released or given up.
+
+mod candidate_queue;
+mod candidate_set;
+mod gate;
+mod order;
+mod pick;
+mod request;
+mod settings;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    hash::RandomState,
+    sync::Arc,
+    time::Duration,
+};
+
+use foldhash::fast::FixedState;
+use kv_blocks::{Moment, Target};
+
+use self::candidate_queue::CandidateQueue;
+pub use self::settings::{Patience, QueueSettings, WaitReason};
+pub(crate) use self::{
+    candidate_set::{CandidateSet, CandidateSets, fingerprint, shared},
+    gate::Gate,
+    order::{OrderKey, OrderTerms, engine_priority},
+    pick::{Pick, RELEASE_BUDGET},
+    request::{QueuedJob, QueuedRequest},
+};
+use crate::Ticket;
+
+/// Requests whose candidates change are offered to new targets this much later: the fleet changed for others too, and all of
+/// them are to be in the queue before the first one goes.
+pub const MOVE_TIME: Duration = Duration::from_millis(20);
+
+/// A queue's number, never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct QueueId(u64);
+
+/// All held requests.
+#[derive(Debug, Default)]
+pub(crate) struct WaitQueue {
+    /// In an order, as a table that doubles moves all entries under the lock.
+    requests: BTreeMap<Ticket, QueuedRequest>,
+    queues: HashMap<QueueId, CandidateQueue, FixedState>,
+    by_targets: HashMap<Arc<[Target]>, QueueId, FixedState>,
+    by_target: HashMap<Target, Vec<QueueId>, FixedState>,
+    /// When each queue is to be looked at.
+    looks: BTreeSet<(Moment, QueueId)>,
+    /// When the first request of each queue is due.
+    due: BTreeSet<(Moment, QueueId)>,
+    sets: CandidateSets,
+    bytes: u64,
+    tickets: u64,
+    ids: u64,
+}
+
+/// A job that is to be held, with its place.
+#[derive(Debug)]
+pub(crate) struct Entrant {
+    pub(crate) job: QueuedJob,
+    pub(crate) terms: OrderTerms,
+    /// Whether a target's backlog holds it up.
+    pub(crate) minds_backlog: bool,
+    /// Bytes that its caller keeps for it.
+    pub(crate) caller_bytes: u64,
+    /// The target that it would get now.
+    pub(crate) winner: Option<Target>,
+}
+
+impl WaitQueue {
+    pub(crate) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    pub(crate) fn get(&self, ticket: Ticket) -> Option<&QueuedRequest> {
+        self.requests.get(&ticket)
+    }
+
+    /// Whether one more fits that keeps so many bytes.
+    pub(crate) fn has_room(&self, settings: &QueueSettings, bytes: u64) -> bool {
+        self.requests.len() < settings.max_entries && self.bytes.saturating_add(bytes) <= settings.max_bytes
+    }
+
+    /// How candidate lists are told apart.
+    pub(crate) fn hasher(&self) -> RandomState {
+        self.sets.hasher()
+    }
+
+    /// Candidate lists that may be equal to one with this fingerprint.
+    pub(crate) fn alike(&self, fingerprint: u64) -> Vec<Arc<CandidateSet>> {
+        self.sets.alike(fingerprint)
+    }
+
+    /// Holds a job; `None`: there is no room.
+    pub(crate) fn push(
+        &mut self,
+        now: Moment,
+        settings: &QueueSettings,
+        gate: Gate<'_>,
+        entrant: Entrant,
+    ) -> Option<Ticket> {
+        let Entrant { job, terms, minds_backlog, caller_bytes, winner } = entrant;
+        let bytes = caller_bytes.saturating_add(job.own_bytes());
+        let lists: u64 = job.sets().filter(|set| !self.sets.knows(set)).map(|set| set.bytes()).sum();
+        if !self.has_room(settings, bytes.saturating_add(lists)) {
+            return None;
+        }
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        let key = terms.waiting_key(settings.ageing);
+        let queue = self.queue_of(now, gate, &job.set.targets, winner.is_none().then_some(now));
+        self.enter(ticket, QueuedRequest { terms, key, bytes, queue, job: Arc::new(job), minds_backlog });
+        if let Some(winner) = winner {
+            self.change(queue, |queue| match gate.is_open(now, winner, queue) {
+                // Inserted before the cursor it is looked at next as well.
+                true if queue.offers(winner) => {}
+                true => queue.open(now, winner),
+                false => queue.opens_later(winner, gate.opens_at(now, winner, queue)),
+            });
+        }
+        Some(ticket)
+    }
+
+    /// Gives a held request other candidates; it keeps its place. New targets are offered after [`MOVE_TIME`]. `false`: it is
+    /// not held.
+    pub(crate) fn replace(
+        &mut self,
+        now: Moment,
+        gate: Gate<'_>,
+        ticket: Ticket,
+        (job, until, minds_backlog): (QueuedJob, Moment, bool),
+    ) -> bool {
+        let Some(mut request) = self.remove(ticket) else { return false };
+        let before = Arc::clone(&request.job.set.targets);
+        request.bytes = request.bytes.saturating_sub(request.job.own_bytes()).saturating_add(job.own_bytes());
+        let targets = Arc::clone(&job.set.targets);
+        let offered = now + MOVE_TIME;
+        let queue = self.queue_of(now, gate, &targets, Some(offered));
+        (request.job, request.minds_backlog, request.queue) = (Arc::new(job), minds_backlog, queue);
+        request.terms.until = until;
+        self.enter(ticket, request);
+        let added = targets.iter().filter(|target| before.binary_search(target).is_err());
+        self.change(queue, |queue| {
+            for target in added {
+                if gate.is_open(now, *target, queue) && !queue.offers(*target) {
+                    queue.open(offered, *target);
+                }
+            }
+        });
+        true
+    }
+
+    /// Takes a request out.
+    pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<QueuedRequest> {
+        let request = self.requests.remove(&ticket)?;
+        let lists: u64 = request.job.sets().map(|set| self.sets.release(set)).sum();
+        self.bytes = self.bytes.saturating_sub(request.bytes).saturating_sub(lists);
+        self.change(request.queue, |queue| queue.remove(ticket, &request));
+        if self.queues.get(&request.queue).is_some_and(|queue| queue.len() == 0) {
+            self.drop_queue(request.queue);
+        }
+        Some(request)
+    }
+
+    /// Takes note of a new estimate.
+    pub(crate) fn refresh(&mut self, ticket: Ticket, uncached_ms: f64, settings: &QueueSettings) {
+        let Some(request) = self.requests.get_mut(&ticket) else { return };
+        request.terms.uncached_ms = uncached_ms;
+        let (before, key) = (request.key, request.terms.waiting_key(settings.ageing));
+        if before != key {
+            request.key = key;
+            // No moment of the queue's changes.
+            if let Some(queue) = self.queues.get_mut(&request.queue) {
+                queue.reposition(ticket, Some(before), key);
+            }
+        }
+    }
+
+    /// An overdue request that no target has room for: it goes when one has, or its caller gives it up.
+    pub(crate) fn cannot_be_bound(&mut self, ticket: Ticket) {
+        if let Some(request) = self.requests.get(&ticket) {
+            let until = request.terms.until;
+            self.change(request.queue, |queue| queue.cannot_be_bound(ticket, until));
+        }
+    }
+
+    /// A request that could be bound to `target` was not, since enough were.
+    pub(crate) fn offer_again(&mut self, now: Moment, ticket: Ticket, target: Target) {
+        if let Some(id) = self.requests.get(&ticket).map(|request| request.queue) {
+            self.change(id, |queue| queue.offer_again(now, target));
+        }
+    }
+
+    /// Something ended on `target`: touches the queues that it belongs to and no other.
+    pub(crate) fn target_changed(&mut self, now: Moment, target: Target, gate: Gate<'_>) {
+        self.changed(now, target, gate, |_| true);
+    }
+
+    /// More or less of the cache of `target` is in use than before: touches the queues with requests that mind.
+    pub(crate) fn usage_changed(&mut self, now: Moment, target: Target, gate: Gate<'_>) {
+        self.changed(now, target, gate, CandidateQueue::any_minds_usage);
+    }
+
+    fn changed(&mut self, now: Moment, target: Target, gate: Gate<'_>, minds: impl Fn(&CandidateQueue) -> bool) {
+        for id in self.queues_with(target) {
+            self.change(id, |queue| {
+                if !minds(queue) {
+                    return;
+                }
+                if gate.is_open(now, target, queue) {
+                    queue.open(now, target);
+                } else {
+                    queue.opens_later(target, gate.opens_at(now, target, queue));
+                }
+            });
+        }
+    }
+
+    /// `target` was given a request.
+    pub(crate) fn target_taken(&mut self, now: Moment, target: Target, gate: Gate<'_>) {
+        for id in self.queues_with(target) {
+            self.change(id, |queue| {
+                if !gate.is_open(now, target, queue) {
+                    queue.opens_later(target, gate.opens_at(now, target, queue));
+                }
+            });
+        }
+    }
+
+    /// Whether a request that could begin on `target` would go before somebody whose turn it may be.
+    pub(crate) fn is_contended(&self, target: Target, now: Moment) -> bool {
+        let queues = self.by_target.get(&target).into_iter().flatten();
+        queues.filter_map(|id| self.queues.get(id)).any(|queue| queue.is_contended(target, now))
+    }
+
+    /// When there is something to do next; now or before: at once.
+    pub(crate) fn next_work(&self) -> Option<Moment> {
+        let firsts = [self.looks.first(), self.due.first()];
+        firsts.into_iter().flatten().map(|(moment, _)| *moment).min()
+    }
+
+    fn queues_with(&self, target: Target) -> Vec<QueueId> {
+        self.by_target.get(&target).cloned().unwrap_or_default()
+    }
+
+    /// The queue of these targets. A new one offers every target that is open at `offers_all` to those who enter it.
+    fn queue_of(
+        &mut self,
+        now: Moment,
+        gate: Gate<'_>,
+        targets: &Arc<[Target]>,
+        offers_all: Option<Moment>,
+    ) -> QueueId {
+        if let Some(id) = self.by_targets.get(targets) {
+            return *id;
+        }
+        self.ids += 1;
+        let id = QueueId(self.ids);
+        self.by_targets.insert(Arc::clone(targets), id);
+        for target in targets.iter() {
+            self.by_target.entry(*target).or_default().push(id);
+        }
+        self.queues.insert(id, CandidateQueue::new(Arc::clone(targets)));
+        self.change(id, |queue| {
+            queue.end_pass(now, &gate);
+            if let Some(then) = offers_all {
+                queue.open_all(then);
+            }
+        });
+        id
+    }
+
+    fn enter(&mut self, ticket: Ticket, request: QueuedRequest) {
+        let lists: u64 = request.job.sets().map(|set| self.sets.retain(set)).sum();
+        self.bytes = self.bytes.saturating_add(request.bytes).saturating_add(lists);
+        self.change(request.queue, |queue| queue.insert(ticket, &request));
+        self.requests.insert(ticket, request);
+    }
+
+    fn drop_queue(&mut self, id: QueueId) {
+        let Some(queue) = self.queues.remove(&id) else { return };
+        self.by_targets.remove(&queue.targets);
+        for target in queue.targets.iter() {
+            if let Some(ids) = self.by_target.get_mut(target) {
+                ids.retain(|other| *other != id);
+                if ids.is_empty() {
+                    self.by_target.remove(target);
+                }
+            }
+        }
+        queue.look_at.map(|at| self.looks.remove(&(at, id)));
+        queue.first_due().map(|due| self.due.remove(&(due, id)));
+    }
+
+    /// Changes a queue, and with it when it is looked at.
+    fn change<T: Default>(&mut self, id: QueueId, act: impl FnOnce(&mut CandidateQueue) -> T) -> T {
+        let Some(queue) = self.queues.get_mut(&id) else { return T::default() };
+        let before = (queue.look_at, queue.first_due());
+        let result = act(queue);
+        let after = (queue.look_at, queue.first_due());
+        for (moments, before, after) in [(&mut self.looks, before.0, after.0), (&mut self.due, before.1, after.1)] {
+            if before != after {
+                before.map(|moment| moments.remove(&(moment, id)));
+                after.map(|moment| moments.insert((moment, id)));
+            }
+        }
+        result
+    }
+}

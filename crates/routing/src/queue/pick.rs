@@ -1,0 +1,112 @@
+//! Which requests are priced next: the overdue ones, and the next ones of the queues that are due for a look.
+
+use std::sync::Arc;
+
+use kv_blocks::Moment;
+
+use super::{Gate, QueueId, QueuedJob, WaitQueue};
+use crate::Ticket;
+
+/// What one hold of the router's lock may do for waiting requests; when there is more, the caller comes again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReleaseBudget {
+    /// Requests bound.
+    pub(crate) releases: usize,
+    /// Candidates priced, over all requests in question; one request is looked at however many it has.
+    pub(crate) priced: usize,
+    /// Queues whose requests are compared with each other.
+    pub(crate) queues: usize,
+    /// Targets of which it is seen whether they are open; one queue is looked at however many it has.
+    pub(crate) gates: usize,
+}
+
+/// About 50 us with 8 to 64 candidates, and what one request takes with more than 120.
+pub(crate) const RELEASE_BUDGET: ReleaseBudget = ReleaseBudget { releases: 4, priced: 120, queues: 8, gates: 1024 };
+
+/// Requests of one queue that are looked at for each that may be bound: the next one is often the one that is.
+const MOST_IN_ORDER: usize = 4 * RELEASE_BUDGET.releases;
+
+/// A request to be priced.
+#[derive(Debug)]
+pub(crate) struct Pick {
+    pub(crate) ticket: Ticket,
+    pub(crate) job: Arc<QueuedJob>,
+    /// It may be bound; otherwise it is priced so that its estimate is not too old.
+    pub(crate) may_go: bool,
+}
+
+impl WaitQueue {
+    /// The requests to be priced next. Each call gets on: what it returns leaves the queue or is passed by.
+    pub(crate) fn pick(&mut self, now: Moment, gate: Gate<'_>, budget: ReleaseBudget) -> Vec<Pick> {
+        let mut picks = Vec::new();
+        let mut left = budget.priced;
+        self.pick_overdue(now, budget.releases, &mut left, &mut picks);
+        self.pick_in_order(now, gate, budget, &mut left, &mut picks);
+        picks
+    }
+
+    /// Overdue requests of all queues in the order in which they were due, for half of the budget.
+    fn pick_overdue(&self, now: Moment, most: usize, left: &mut usize, picks: &mut Vec<Pick>) {
+        let half = *left / 2;
+        // What is due first in a queue beyond these is due later than the first of each of them.
+        let queues = self.due.iter().take_while(|(until, _)| *until <= now).take(most);
+        let mut overdue: Vec<(Moment, Ticket)> =
+            queues.filter_map(|(_, id)| self.queues.get(id)).flat_map(|queue| queue.overdue(now).take(most)).collect();
+        overdue.sort_unstable();
+        for (_, ticket) in overdue.into_iter().take(most) {
+            let Some(request) = self.requests.get(&ticket) else { continue };
+            let candidates = request.job.set.candidates.len();
+            if !picks.is_empty() && *left < half + candidates {
+                break;
+            }
+            *left = left.saturating_sub(candidates);
+            picks.push(Pick { ticket, job: Arc::clone(&request.job), may_go: true });
+        }
+    }
+
+    /// The next requests of the queues that have waited longest for a look, and a few whose estimates are old.
+    fn pick_in_order(
+        &mut self,
+        now: Moment,
+        gate: Gate<'_>,
+        budget: ReleaseBudget,
+        left: &mut usize,
+        picks: &mut Vec<Pick>,
+    ) {
+        let ids: Vec<QueueId> =
+            self.looks.iter().take_while(|(at, _)| *at <= now).take(budget.queues).map(|(_, id)| *id).collect();
+        let mut gates = budget.gates;
+        for (place, id) in ids.iter().enumerate() {
+            let Some(targets) = self.queues.get(id).map(|queue| queue.targets.len().max(1)) else { continue };
+            if (!picks.is_empty() && *left < targets) || (place > 0 && gates < targets) {
+                break;
+            }
+            gates = gates.saturating_sub(targets);
+            // A third is for estimates that may be old, and the rest is shared with the queues that come after.
+            let share = *left * 2 / 3 / (ids.len() - place);
+            let (next, stale) = self.change(*id, |queue| {
+                if !queue.begin_or_go_on(now, &gate) {
+                    return (Vec::new(), Vec::new());
+                }
+                let next = queue.take_next((share / targets).min(MOST_IN_ORDER));
+                let stale = if queue.len() > next.len() { queue.take_stale(share / 2 / targets) } else { Vec::new() };
+                if queue.is_through() {
+                    queue.end_pass(now, &gate);
+                } else {
+                    queue.go_on(now);
+                }
+                (next, stale)
+            });
+            let next: Vec<Ticket> = next.into_iter().map(|(_, ticket)| ticket).collect();
+            let stale: Vec<Ticket> = stale.into_iter().filter(|ticket| !next.contains(ticket)).collect();
+            *left = left.saturating_sub((next.len() + stale.len()) * targets);
+            let known: Vec<Ticket> = picks.iter().map(|pick| pick.ticket).collect();
+            for (ticket, may_go) in next.iter().map(|next| (next, true)).chain(stale.iter().map(|stale| (stale, false)))
+            {
+                if let Some(request) = self.requests.get(ticket).filter(|_| !known.contains(ticket)) {
+                    picks.push(Pick { ticket: *ticket, job: Arc::clone(&request.job), may_go });
+                }
+            }
+        }
+    }
+}

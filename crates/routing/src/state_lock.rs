@@ -1,0 +1,95 @@
+//! The router's one lock.
+//!
+//! With the feature `lock-observer` a benchmark is told when the lock is taken and given back; without it nothing is there
+//! but the lock.
+
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::state::State;
+
+/// The state behind the router's one lock.
+#[derive(Debug)]
+pub(crate) struct StateLock(Mutex<State>);
+
+#[cfg(not(feature = "lock-observer"))]
+pub(crate) type StateGuard<'a> = MutexGuard<'a, State>;
+#[cfg(feature = "lock-observer")]
+pub(crate) use self::observed::StateGuard;
+
+impl StateLock {
+    pub(crate) fn new(state: State) -> Self {
+        Self(Mutex::new(state))
+    }
+
+    #[cfg(not(feature = "lock-observer"))]
+    pub(crate) fn lock(&self) -> StateGuard<'_> {
+        self.0.lock()
+    }
+
+    #[cfg(feature = "lock-observer")]
+    pub(crate) fn lock(&self) -> StateGuard<'_> {
+        StateGuard::new(self.0.lock())
+    }
+}
+
+#[cfg(feature = "lock-observer")]
+pub(crate) mod observed {
+    use std::{
+        ops::{Deref, DerefMut},
+        sync::OnceLock,
+    };
+
+    use super::{MutexGuard, State};
+
+    /// What happened to the lock.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum LockEvent {
+        /// This thread has it.
+        Taken,
+        /// It is about to give it back.
+        GivenBack,
+    }
+
+    static OBSERVER: OnceLock<fn(LockEvent)> = OnceLock::new();
+
+    /// Names who is told of the lock, of all routers of the process. Later calls do nothing.
+    pub fn observe_lock(observer: fn(LockEvent)) {
+        OBSERVER.get_or_init(|| observer);
+    }
+
+    fn tell(event: LockEvent) {
+        if let Some(observer) = OBSERVER.get() {
+            observer(event);
+        }
+    }
+
+    /// The state, as long as the lock is held.
+    pub(crate) struct StateGuard<'a>(MutexGuard<'a, State>);
+
+    impl<'a> StateGuard<'a> {
+        pub(super) fn new(guard: MutexGuard<'a, State>) -> Self {
+            tell(LockEvent::Taken);
+            Self(guard)
+        }
+    }
+
+    impl Drop for StateGuard<'_> {
+        fn drop(&mut self) {
+            tell(LockEvent::GivenBack);
+        }
+    }
+
+    impl Deref for StateGuard<'_> {
+        type Target = State;
+
+        fn deref(&self) -> &State {
+            &self.0
+        }
+    }
+
+    impl DerefMut for StateGuard<'_> {
+        fn deref_mut(&mut self) -> &mut State {
+            &mut self.0
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Panics for tests.
+//!
+//! `WARMROUTE_TEST_PANICS` is a list of rules, separated by commas:
+//!
+//! - `TASK:every=1s`: the task of this name (the label `task` of `warmroute_task_panics_total`), or the [`panic_point`] of
+//!   this name, panics once a second;
+//! - `every=10s`: every ten seconds one panics, each supervised task and each point in turn. One whose turn it is and that
+//!   does not run then, or is not passed, loses its turn after a second.
+//! - `tasks:every=10s`: the same without the points, so that no request is struck.
+//!
+//! Times are whole numbers followed by `ms` or `s`. A rule that cannot be read is a panic at once: a test that injects
+//! nothing would prove nothing.
+//!
+//! The variable is read only where debug assertions are on: a production build contains none of this.
+
+use std::convert::Infallible;
+
+/// A place at which a panic can be injected, for code that is no task of its own: the gateway has `request` (while the
+/// reply's head is made) and `reply_body` (while a body is polled). Does nothing in a release build, or while
+/// `WARMROUTE_TEST_PANICS` is not set.
+///
+/// # Panics
+///
+/// That is what it is for.
+#[inline]
+pub fn panic_point(name: &'static str) {
+    #[cfg(debug_assertions)]
+    rules::strike(name, rules::Kind::Point);
+    #[cfg(not(debug_assertions))]
+    let _ = name;
+}
+
+/// Panics when a rule says so; never returns.
+pub(crate) async fn strikes(name: &'static str) -> Infallible {
+    #[cfg(debug_assertions)]
+    rules::strikes(name).await;
+    let _ = name;
+    std::future::pending().await
+}
+
+#[cfg(debug_assertions)]
+mod rules {
+    use std::{sync::LazyLock, time::Duration};
+
+    use parking_lot::Mutex;
+    use tokio::time::{Instant, sleep};
+
+    const VARIABLE: &str = "WARMROUTE_TEST_PANICS";
+    /// How often a task looks whether it is its turn.
+    const LOOK_EVERY: Duration = Duration::from_millis(20);
+    /// How long a turn waits for somebody who does not come.
+    const PATIENCE: Duration = Duration::from_secs(1);
+
+    static RULES: LazyLock<Vec<Mutex<Rule>>> = LazyLock::new(|| {
+        let text = std::env::var(VARIABLE).unwrap_or_default();
+        let rules = text.split(',').filter(|rule| !rule.is_empty());
+        rules.map(|rule| Mutex::new(Rule::read(rule, Instant::now()))).collect()
+    });
+
+    pub(super) fn strike(name: &'static str, of: Kind) {
+        let mut due = false;
+        // Every rule is asked, so that each knows whose turn it can be.
+        for rule in RULES.iter() {
+            due |= rule.lock().is_due(name, of, Instant::now());
+        }
+        assert!(!due, "injected by {VARIABLE}");
+    }
+
+    pub(super) async fn strikes(name: &'static str) {
+        while !RULES.is_empty() {
+            sleep(LOOK_EVERY).await;
+            strike(name, Kind::Task);
+        }
+    }
+
+    /// What asks whether it is to panic.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Kind {
+        Task,
+        Point,
+    }
+
+    /// What a rule strikes.
+    #[derive(Debug, PartialEq, Eq)]
+    enum Scope {
+        All,
+        Tasks,
+        One(String),
+    }
+
+    impl Scope {
+        fn includes(&self, name: &str, of: Kind) -> bool {
+            match self {
+                Self::All => true,
+                Self::Tasks => of == Kind::Task,
+                Self::One(only) => only == name,
+            }
+        }
+    }
+
+    /// When who panics.
+    #[derive(Debug)]
+    pub(super) struct Rule {
+        scope: Scope,
+        every: Duration,
+        due: Instant,
+        /// Those that were heard of: names written in the source, so there are few.
+        names: Vec<&'static str>,
+        turn: usize,
+    }
+
+    impl Rule {
+        pub(super) fn read(rule: &str, now: Instant) -> Self {
+            let form = || -> ! { panic!("{VARIABLE}: {rule:?} is no rule: expected TASK:every=1s or every=10s") };
+            let (scope, every) = match rule.split_once(':') {
+                Some(("tasks", every)) => (Scope::Tasks, every),
+                Some((task, every)) => (Scope::One(task.to_owned()), every),
+                None => (Scope::All, rule),
+            };
+            let Some(every) = every.strip_prefix("every=") else { form() };
+            let (number, unit) = every.split_at(every.trim_end_matches(char::is_alphabetic).len());
+            let every = match (number.parse(), unit) {
+                (Ok(number), "s") => Duration::from_secs(number),
+                (Ok(number), "ms") => Duration::from_millis(number),
+                _ => form(),
+            };
+            Self { scope, every, due: now + every, names: Vec::new(), turn: 0 }
+        }
+
+        /// Whether `name` is to panic now.
+        pub(super) fn is_due(&mut self, name: &'static str, of: Kind, now: Instant) -> bool {
+            if !self.scope.includes(name, of) {
+                return false;
+            }
+            if !self.names.contains(&name) {
+                self.names.push(name);
+            }
+            if now < self.due {
+                return false;
+            }
+            if now - self.due >= PATIENCE {
+                self.turn += 1;
+                self.due = now;
+            }
+            let due = self.names[self.turn % self.names.len()] == name;
+            if due {
+                self.turn += 1;
+                self.due = now + self.every;
+            }
+            due
+        }
+    }
+}
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::rules::{Kind, Rule};
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn a_rule_for_one_task_strikes_that_task_alone_at_its_pace() {
+        let start = Instant::now();
+        let mut rule = Rule::read("accept:every=50ms", start);
+        let struck: Vec<u64> = (0..200).filter(|at| rule.is_due("accept", Kind::Task, start + ms(*at))).collect();
+        assert_eq!(struck, [50, 100, 150]);
+        assert!(!rule.is_due("housekeeping", Kind::Task, start + ms(1000)));
+    }
+
+    #[test]
+    fn a_rule_for_all_strikes_one_after_the_other_and_passes_over_those_that_are_gone() {
+        let start = Instant::now();
+        let mut rule = Rule::read("every=10s", start);
+        let mut struck = Vec::new();
+        for at in (0..70_000).step_by(20) {
+            for name in ["a", "b", "c"] {
+                // The second ends after a while.
+                if !(name == "b" && at > 35_000) && rule.is_due(name, Kind::Task, start + ms(at)) {
+                    struck.push((at / 1000, name));
+                }
+            }
+        }
+        assert_eq!(struck, [(10, "a"), (20, "b"), (30, "c"), (40, "a"), (51, "c"), (61, "a")]);
+    }
+
+    #[test]
+    fn a_rule_for_tasks_strikes_no_request() {
+        let start = Instant::now();
+        let mut rule = Rule::read("tasks:every=1s", start);
+        assert!(!rule.is_due("request", Kind::Point, start + ms(1500)));
+        assert!(rule.is_due("accept", Kind::Task, start + ms(1500)));
+    }
+
+    #[test]
+    #[should_panic(expected = "is no rule")]
+    fn what_is_no_rule_is_refused() {
+        Rule::read("accept:often", Instant::now());
+    }
+}

@@ -1,0 +1,137 @@
+//! Peers of a bound socket that send nothing, or never the end of a message.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use contract_id::contract;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use zmtp::{Endpoint, Limits, Pub, PubSettings, ReceiveBudget, Sub, SubEvent};
+
+/// Longer than anything here takes; only a broken test waits it out.
+const PATIENCE: Duration = Duration::from_secs(20);
+const MIB: usize = 1 << 20;
+
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.unwrap()
+}
+
+async fn bound(limits: Limits) -> (Sub, Endpoint) {
+    Sub::bind(&"tcp://127.0.0.1:0".parse().unwrap(), &[b""], limits).await.unwrap()
+}
+
+/// A connection to the endpoint whose greeting and READY, as a publisher, are sent.
+async fn greeted(endpoint: &Endpoint) -> TcpStream {
+    let mut bytes = vec![0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0];
+    bytes.extend_from_slice(b"NULL");
+    bytes.resize(64, 0);
+    bytes.extend_from_slice(b"\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x03PUB");
+    let mut stream = TcpStream::connect(endpoint.to_string().trim_start_matches("tcp://")).await.unwrap();
+    stream.write_all(&bytes).await.unwrap();
+    stream
+}
+
+/// Events until so many peers are connected.
+async fn until_connected(sub: &mut Sub, peers: usize) {
+    for _ in 0..peers {
+        let event = soon(sub.next()).await;
+        assert!(matches!(event, SubEvent::Connected { .. }), "{event:?}");
+    }
+}
+
+/// The length of the next message's second frame, and how many peers were disconnected before it.
+async fn message(sub: &mut Sub) -> (usize, usize) {
+    let mut gone = 0;
+    loop {
+        match soon(sub.next()).await {
+            SubEvent::Message { frames, .. } => return (frames[1].len(), gone),
+            SubEvent::Disconnected { .. } => gone += 1,
+            _ => {}
+        }
+    }
+}
+
+async fn publisher(endpoint: &Endpoint, sub: &mut Sub) -> Pub {
+    let publisher = Pub::connect(endpoint, PubSettings::default()).unwrap();
+    let mut subscribers = publisher.watch_subscribers();
+    let subscribed = subscribers.wait_for(|count| *count == 1);
+    tokio::pin!(subscribed);
+    loop {
+        tokio::select! {
+            known = soon(&mut subscribed) => { known.unwrap(); break }
+            _ = sub.next() => {}
+        }
+    }
+    publisher
+}
+
+#[tokio::test]
+#[contract("S79")]
+async fn peers_that_send_nothing_keep_no_publisher_out() {
+    let (mut sub, endpoint) = bound(Limits { max_peers: 16, ..Limits::default() }).await;
+    let mut silent = Vec::new();
+    for _ in 0..16 {
+        silent.push(greeted(&endpoint).await);
+    }
+    until_connected(&mut sub, 16).await;
+    let publisher = publisher(&endpoint, &mut sub).await;
+    // The publisher sends, and so others are displaced by those that come later.
+    publisher.send(&["topic", "first"]);
+    assert_eq!(message(&mut sub).await.0, 5);
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    publisher.send(&["topic", "second"]);
+    assert_eq!(message(&mut sub).await.0, 6);
+    for _ in 0..15 {
+        silent.push(greeted(&endpoint).await);
+    }
+    let mut displaced = 0;
+    while displaced < 15 {
+        if let SubEvent::Disconnected { reason, .. } = soon(sub.next()).await {
+            assert!(reason.contains("had sent nothing for the longest time"), "{reason}");
+            displaced += 1;
+        }
+    }
+    publisher.send(&["topic", "the third"]);
+    assert_eq!(message(&mut sub).await, (9, 0));
+}
+
+#[tokio::test]
+#[contract("S79")]
+async fn incomplete_messages_of_all_peers_have_one_bound() {
+    let limits = Limits { max_message: MIB, receive_budget: ReceiveBudget::new(4 * MIB), ..Limits::default() };
+    let (mut sub, endpoint) = bound(limits).await;
+    let mut hoarding = Vec::new();
+    for _ in 0..12 {
+        let mut peer = greeted(&endpoint).await;
+        // A long frame of which a part is missing. The socket may have closed meanwhile.
+        let mut frame = vec![0x02];
+        frame.extend_from_slice(&(MIB as u64).to_be_bytes());
+        frame.resize(frame.len() + 900 * 1024, 7);
+        let _ = peer.write_all(&frame).await;
+        hoarding.push(peer);
+    }
+    let mut gone = 0;
+    // Four of them have 3.3 MiB that count, a fifth would be one too many.
+    while gone < 8 {
+        if let SubEvent::Disconnected { reason, .. } = soon(sub.next()).await {
+            assert!(reason.contains("incomplete messages of all peers"), "{reason}");
+            gone += 1;
+        }
+    }
+    let publisher = publisher(&endpoint, &mut sub).await;
+    for size in [10, 10_000, MIB / 2, MIB / 2] {
+        publisher.send(&[b"topic".to_vec(), vec![1; size]]);
+        assert_eq!(message(&mut sub).await.0, size);
+    }
+    let mut open = 0;
+    for peer in &mut hoarding {
+        // Greeting, READY and a subscription come in any case.
+        let mut bytes = Vec::new();
+        let ended = tokio::time::timeout(Duration::from_millis(50), peer.read_to_end(&mut bytes)).await;
+        open += usize::from(ended.is_err());
+    }
+    assert!((1..=4).contains(&open), "{open} are left");
+}

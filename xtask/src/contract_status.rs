@@ -1,0 +1,54 @@
+//! `cargo xtask contract-status`: joins the `#[contract("..")]` attributes of all tests with the output of a test run.
+
+use std::{fs, path::Path};
+
+use crate::{status_table, test_log, tests_in_sources};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Writes `docs/contract-status.md`.
+    Write,
+    /// Compares it.
+    Check,
+}
+
+pub(crate) fn contract_status(root: &Path, log: &Path, mode: Mode) -> Result<String, String> {
+    let text =
+        fs::read_to_string(log).map_err(|error| format!("the test log {} cannot be read: {error}", log.display()))?;
+    let results = test_log::read(&text);
+    let tests = tests_in_sources::find(root)?;
+    let unknown: Vec<_> = tests.iter().flat_map(tests_in_sources::ContractTest::unknown_ids).collect();
+    if !unknown.is_empty() {
+        return Err(unknown.join("\n"));
+    }
+    let not_run = status_table::not_run(&tests, &results);
+    if let Some(first) = not_run.first() {
+        return Err(format!(
+            "{} tests with ids have no result in {}, the first is {}::{}: expected the log of a full run; run ./test again",
+            not_run.len(),
+            log.display(),
+            first.file,
+            first.name(),
+        ));
+    }
+    let table = status_table::table(&tests, &results);
+    let path = root.join("docs/contract-status.md");
+    if mode == Mode::Write {
+        fs::write(&path, &table).map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
+        return Ok(format!("wrote docs/contract-status.md, {} tests with ids", tests.len()));
+    }
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    let (table, unconfirmed) = status_table::with_skipped_as_written(&table, &written);
+    match status_table::first_difference(&written, &table) {
+        None if unconfirmed == 0 => Ok(format!("docs/contract-status.md is true, {} tests with ids", tests.len())),
+        None => Ok(format!(
+            "docs/contract-status.md is true as far as tests ran, {} tests with ids; NOTE: {unconfirmed} of its rows say \
+             ok of tests that were skipped here",
+            tests.len()
+        )),
+        Some(difference) => Err(format!(
+            "docs/contract-status.md is not what the tests say\n{difference}\n\
+             write it anew with: WARMROUTE_WRITE_STATUS=1 ./test"
+        )),
+    }
+}
